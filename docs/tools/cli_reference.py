@@ -17,8 +17,10 @@ from partfile.cli.output import ErrorReport, WarningReport
 from partfile.cli.recover import AdoptReport, RecoverReport
 from partfile.cli.savepoint import CreateReport, DisposeReport
 from partfile.cli.schema import SchemaReport, SqlReport
+from partfile.cli.state import ForgetReport
 from partfile.recovery.inspect.checkpoints import CheckpointsReport
 from partfile.recovery.inspect.files import MEANING
+from partfile.recovery.inspect.keys import StateReport
 from partfile.recovery.inspect.savepoints import SavepointList, SavepointReport
 from partfile.recovery.inspect.status import StatusReport
 from partfile.recovery.inspect.tree import ListedPart
@@ -36,12 +38,14 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "schema": SchemaReport,
     "sql": SqlReport,
     "checkpoints": CheckpointsReport,
+    "state": StateReport,
     "verify": VerifyReport,
     "savepoint list": SavepointList,
     "savepoint show": SavepointReport,
     "recover": RecoverReport,
     "recover --adopt-layout": AdoptReport,
     "clean": CleanReport,
+    "state --forget": ForgetReport,
     "savepoint create": CreateReport,
     "savepoint dispose": DisposeReport,
 }

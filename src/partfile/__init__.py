@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from partfile.readers.spark import read_spark
     from partfile.sink.file_sink import FileSink
     from partfile.sink.local import LocalSink
-    from partfile.sink.policies import PartNaming, PartProgress, RollingPolicy
+    from partfile.sink.policies import Deduplicate, PartNaming, PartProgress, RollingPolicy
     from partfile.sink.progress import BatchProgress
     from partfile.snapshot.savepoints import dispose_savepoint, list_savepoints, show_savepoint
     from partfile.writers.avro import AvroFormat
@@ -77,6 +77,7 @@ __all__ = [
     "ConfigError",
     "CsvFormat",
     "DateTimeBucketer",
+    "Deduplicate",
     "DirectoriesUnreadable",
     "Fenced",
     "FileSink",
@@ -163,7 +164,7 @@ _NAMES = {
     "partfile.readers.spark": ("read_spark",),
     "partfile.sink.file_sink": ("FileSink",),
     "partfile.sink.local": ("LocalSink",),
-    "partfile.sink.policies": ("PartNaming", "PartProgress", "RollingPolicy"),
+    "partfile.sink.policies": ("Deduplicate", "PartNaming", "PartProgress", "RollingPolicy"),
     "partfile.sink.progress": ("BatchProgress",),
     "partfile.snapshot.savepoints": ("dispose_savepoint", "list_savepoints", "show_savepoint"),
     "partfile.writers.avro": ("AvroFormat",),

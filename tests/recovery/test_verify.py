@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import partfile as pf
 from partfile.errors import Fenced, NotReady
 from partfile.recovery.inspect import checkpoints as seen_checkpoints
 from partfile.recovery.inspect import content
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import partfile as pf
     from partfile.recovery.inspect.checkpoints import SeenCheckpoint
     from partfile.recovery.inspect.verify import VerifyReport
     from partfile.snapshot.storage import CheckpointStorage
@@ -131,6 +131,7 @@ BROKEN: dict[str, tuple[str, Breaking]] = {
     "checkpoint-damaged": ("open", lambda base: (base / "_partfile/life/chk-1/_metadata").write_bytes(b"?")),
     "log-hole": ("many", lambda base: (base / f"_partfile/life/{_middle(base)}/_metadata").unlink()),
     "state-file": ("files", lambda base: linked_state(base).unlink()),
+    "run-file": ("distinct", lambda base: cut(next((base / "_partfile" / "life" / "shared").iterdir()), 40)),
     "name-beyond-counter": ("done", lambda base: shutil.copy(finished(base), renumbered(finished(base), 77))),
     "name-twice": ("done", lambda base: shutil.copy(finished(base), base)),
     "published-early": ("open", finish_open_part),
@@ -166,6 +167,8 @@ def make_tree(kind: str, base: Path) -> None:
         crash_when_promised(base)
     elif kind == "files":
         seed_with_a_tail(base, inline_threshold_bytes=0)
+    elif kind == "distinct":
+        seed_with_a_tail(base, inline_threshold_bytes=0, deduplicate=pf.Deduplicate("row"))
     elif kind == "sidecars":
         write_tree(base, "text", None)
     else:

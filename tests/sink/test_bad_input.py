@@ -33,7 +33,7 @@ from partfile.errors import (
     UnsupportedTypeError,
 )
 from partfile.sink import rows as handed_over
-from partfile.sink.policies import PartNaming, RollingPolicy
+from partfile.sink.policies import Deduplicate, PartNaming, RollingPolicy
 from partfile.sink.settings import SinkOptions, SinkSettings
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.snapshot.storage import DriverMemoryStorageSettings, FileSystemStorageSettings, StorageOptions
@@ -77,7 +77,11 @@ def each_option() -> Iterator[tuple[str, Callable[[Any], object]]]:
     yield "FileSink.base", lambda value: pf.FileSink(value, uid="x")
     for kind in FORMATS.values():
         yield from (of(kind, field.name) for field in dataclasses.fields(cast("Any", kind)))
-    for model in (RollingPolicy, PartNaming, FileSystemStorageSettings, DriverMemoryStorageSettings, StorageOptions):
+    models = (
+        *(RollingPolicy, PartNaming, Deduplicate),
+        *(FileSystemStorageSettings, DriverMemoryStorageSettings, StorageOptions),
+    )
+    for model in models:
         yield from (of(model, name) for name in model.model_fields)
     for service in (HdfsOptions, S3Options):
         for name in service.model_fields:

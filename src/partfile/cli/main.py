@@ -91,6 +91,12 @@ VERBS = (
         "checkpoints /data/flights --uid flights",
     ),
     LazyVerb(
+        "state",
+        "partfile.cli.state:state",
+        "Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run falls.",
+        "state /data/events --export keys.parquet",
+    ),
+    LazyVerb(
         "verify",
         "partfile.cli.verify:verify",
         "Check every invariant of PATH, and say which finished files belong to which checkpoint.",

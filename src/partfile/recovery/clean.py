@@ -433,6 +433,8 @@ def _jobs(
         strays=frozenset(number for number in stray_ids(log) if number < ref.checkpoint_id),
         repeats=frozenset(_repeats(log, states)),
         loose=_files(checkpoints, log.storage.directory),
+        shared=_files(checkpoints, log.storage.path(documents.SHARED)),
+        runs=frozenset(log.storage.path(path) for state in states.values() for path in run_paths(state)),
     )
     return [facts]
 
@@ -448,6 +450,12 @@ def _repeats(log: SeenLog, states: Mapping[int, SinkSnapshot]) -> Iterator[int]:
         if is_takeover and state is not None and before is not None and adds_nothing(state, before):
             yield one.checkpoint_id
         before = state
+
+
+def run_paths(state: SinkSnapshot) -> list[str]:
+    """The run files that a state needs, relative to the directory of its log."""
+    seen = state.position.seen_keys
+    return [run.handle.path for run in (seen.runs if seen is not None else ()) if run.handle.kind == "file"]
 
 
 def _directory(log: SeenLog, checkpoint_id: int) -> str:

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 
 ItemKind = Literal[
-    "orphan", "temporary", "upload", "side object", "claim", "state file", "stray checkpoint", "old checkpoint"
+    "orphan",
+    "temporary",
+    "upload",
+    "side object",
+    "claim",
+    "state file",
+    "run file",
+    "stray checkpoint",
+    "old checkpoint",
 ]
 Side = Literal["base", "checkpoints"]
 Action = Literal["quarantine", "delete", "leave"]
@@ -33,6 +41,7 @@ MEANING: dict[ItemKind, str] = {
     "side object": "bytes of a part that no retained checkpoint names",
     "claim": "left by a part that no retained checkpoint names",
     "state file": "state that no checkpoint names",
+    "run file": "keys that no retained checkpoint names",
     "stray checkpoint": "a checkpoint that never counted",
     "old checkpoint": "a checkpoint beyond those to retain",
 }
@@ -162,6 +171,10 @@ class JobFacts:
     came."""
     loose: tuple[StoredFile, ...] = ()
     """Files beside them."""
+    shared: tuple[StoredFile, ...] = ()
+    """Files in ``shared/``."""
+    runs: frozenset[str] = frozenset()
+    """Paths of the run files that a retained checkpoint names, as those of ``shared``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +279,9 @@ def _state(facts: CleaningFacts, job: JobFacts) -> Iterator[CleaningItem]:
     for file in job.loose:
         if file.modified_at_ms < before_ms and documents.is_temporary(_name(file)):
             yield _item(facts, "temporary", "checkpoints", file, job)
+    for file in job.shared:
+        if file.modified_at_ms < before_ms and file.path not in job.runs and _holds_state(_name(file)):
+            yield _item(facts, "run file", "checkpoints", file, job)
     for one in job.checkpoints:
         kind = gone.get(one.checkpoint_id)
         for file in sorted(one.files, key=lambda file: (_name(file) != documents.METADATA, file.path)):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from partfile.sink.publish import Encoding
     from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings
-    from partfile.sink.states import StreamPosition
+    from partfile.sink.states import SeenKeys, StreamPosition
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Store
@@ -198,6 +198,11 @@ class SinkCoordinator:
         return self._storage.job
 
     @property
+    def storage(self) -> CheckpointStorage:
+        """The checkpoint log's storage."""
+        return self._storage
+
+    @property
     def newest_checkpoint(self) -> CheckpointRef:
         """The newest entry of the checkpoint log."""
         return self._log.newest.ref
@@ -218,6 +223,7 @@ class SinkCoordinator:
         now_ms: int,
         terms: RestoreTerms | None = None,
         approve: Callable[[RestorePlan], None] = lambda _planned: None,
+        open_keys: Callable[[SeenKeys | None], None] = lambda _seen: None,
     ) -> CommitReport:
         """Begin an epoch: check, create the takeover, then finalize, encode and publish what the last epoch left.
 
@@ -226,6 +232,7 @@ class SinkCoordinator:
             now_ms: The coordinator's time, in milliseconds since 1970.
             terms: How it is to be done; None goes on as any run of the sink does.
             approve: Raises if this is not the start that was meant; then nothing has been changed.
+            open_keys: Raises if this run cannot go on with the keys of the rows so far; then no takeover is created.
 
         Raises:
             Fenced: Another epoch came after the one to succeed; nothing was changed.
@@ -252,6 +259,8 @@ class SinkCoordinator:
                 if self._log.see().next_id != end.next_id:
                     continue
                 raise
+            after = restore.with_own_runs(after, end.next_id)
+            open_keys(after.position.seen_keys)
             operators = self._write_state(end.next_id, after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)
@@ -437,7 +446,7 @@ class SinkCoordinator:
 
     def _ended(self, done: CommitReport, encoding: Encoding) -> CommitReport:
         """End a step by what failed in it: one part for which there is no further try keeps no other one waiting."""
-        self._discard_encoded()
+        self._discard_unneeded()
         done = done.with_encoding(encoding)
         done.check()
         return done
@@ -519,7 +528,7 @@ class SinkCoordinator:
         done = self._publish_owed(now_ms) if is_same else self._checkpoint_of_its_own(encoding.after, now_ms)
         if done is not None:
             return self._ended(done, encoding)
-        self._discard_encoded()
+        self._discard_unneeded()
         encoding.check()
         return None
 
@@ -548,7 +557,7 @@ class SinkCoordinator:
             return
         try:
             self._checkpoint_of_its_own(state, now_ms)
-            self._discard_encoded()
+            self._discard_unneeded()
         except StoreError as error:
             logger.warning("job %s: the next start deletes the staging files of this run: %s", self.job, error)
 
@@ -600,9 +609,24 @@ class SinkCoordinator:
             before, self._next_id, now_ms, gives_up=self._gives_up, at_once=at_once, sets_aside=sets_aside
         )
 
-    def _discard_encoded(self) -> None:
-        """Delete the staging files that no retained checkpoint names as data."""
+    def _discard_unneeded(self) -> None:
+        """Delete the staging files and the run files that no retained checkpoint names as data."""
         self._state = self._staging_files.discard(self.state, self._log.oldest_id)
+        self._state = self._without_unneeded_runs(self._state)
+
+    def _without_unneeded_runs(self, state: SinkSnapshot) -> SinkSnapshot:
+        """The state without the run files that are deleted now; one that cannot be is left to the cleaner."""
+        seen = state.position.seen_keys
+        gone = plan.disposable_runs(seen, self._log.oldest_id)
+        if seen is None or not gone:
+            return state
+        for run in gone:
+            try:
+                self._storage.store.delete_file(self._storage.path(run.path))
+            except StoreError as error:
+                logger.warning("run file %s is not needed any more, but cannot be deleted: %s", run.path, error)
+        left = seen.model_copy(update={"unneeded": tuple(run for run in seen.unneeded if run not in gone)})
+        return replace(state, position=state.position.model_copy(update={"seen_keys": left}))
 
 
 class Runtime:

@@ -55,6 +55,9 @@ class FileSink:
             ``roll`` takes them into new parts, whatever they are; ``fail`` refuses them; ``evolve`` lets columns be
             added and types widened, nested ones too, and refuses the rest. Nothing of a refused batch is written. See
             "When columns change" in OPTIONS.md. Default: ``"roll"``.
+        deduplicate: Which rows are duplicates of others and are left out, for instance
+            ``Deduplicate("event_id", ttl="7 days")``. The keys are in the sink's checkpoints. For ``local()``; Spark
+            queries are refused with it so far. See "Distinct rows" in GUIDES.md. Default: none.
         on_stop: What a clean end does with open parts: ``publish`` them, or ``keep`` them for the next run to go on
             with. Where a staged part cannot be encoded, ``publish`` ends with ``NotReady``: its rows are safe, and a
             later start or ``partfile recover`` makes them visible. Default: ``"publish"``.
@@ -281,6 +284,11 @@ class FileSink:
 
     def _spark_stream(self) -> SparkStream:
         if self._stream is None:
+            if self.settings.deduplicate is not None:
+                raise ConfigError(
+                    "deduplicate works in plain Python so far, not in a Spark query",
+                    hint="Leave deduplicate out, and use dropDuplicatesWithinWatermark; or write with sink.local().",
+                )
             for url in (self.settings.base, self.settings.checkpoint_url):
                 if is_of_one_process(url):
                     raise ConfigError(

@@ -17,6 +17,7 @@ from partfile.sink.operator import SinkOperator
 from partfile.sink.quantities import seconds_in
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
+from partfile.sink.restore_rules import check_same_keys
 from partfile.sink.rows import (
     ROWS_AT_ONCE,
     batches_of,
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from partfile.sink.coordinator import TriggeredCheckpoint
+    from partfile.sink.deduplicate import Deduplicator
     from partfile.sink.progress import BatchProgress
     from partfile.sink.rows import Row, Rows
     from partfile.sink.settings import SinkSettings
-    from partfile.sink.states import RowSchema, StreamPosition
+    from partfile.sink.states import RowSchema, SeenKeys, StreamPosition
 
 
 _MIN_INTERVAL_S = 0.001
@@ -106,6 +108,8 @@ class LocalSink:
         self._interval_ms = milliseconds_of(checkpoint_interval_s)
         self._runtime = Runtime(settings, _job(settings.uid, subtask_index), interval_ms=self._interval_ms)
         self._operator = SinkOperator(self._runtime.store, settings.description)
+        self._deduplicator: Deduplicator | None = None
+        self._told_duplicates = 0
         self._subtask = subtask_index
         self._told_rows = self._told_bytes = 0
         self._position: JsonValue = None
@@ -146,7 +150,7 @@ class LocalSink:
 
     def _restore(self, now_ms: int) -> None:
         terms = RestoreTerms(restore_from=self._settings.restore_from)
-        self._runtime.coordinator.start(self._check_writer, now_ms, terms)
+        self._runtime.coordinator.start(self._check_writer, now_ms, terms, open_keys=self._open_keys)
         state = assigned_to(self._runtime.coordinator.assignment(), 0)
         fresh = state.model_copy(
             update={"subtask": self._subtask, "max_count": self._runtime.coordinator.state.max_count}
@@ -166,6 +170,16 @@ class LocalSink:
                     "Spark keeps that stream's position, which means nothing here. Use another uid=NAME or snapshot."
                 ),
             )
+
+    def _open_keys(self, seen: SeenKeys | None) -> None:
+        """Open the keys of the rows so far, before there is a takeover: raises what ``Deduplicator`` does."""
+        options = self._settings.deduplicate
+        check_same_keys(self._settings, seen, options)
+        if options is None:
+            return
+        from partfile.sink.deduplicate import Deduplicator  # noqa: PLC0415 - few sinks need it.
+
+        self._deduplicator = Deduplicator(self._settings.uid, options, self._runtime.storage, seen)
 
     def write(self, rows: Rows, position: JsonValue = None) -> None:
         """Add rows. They are not durable before the next checkpoint, which is taken here if the interval is over.
@@ -196,14 +210,16 @@ class LocalSink:
                     hint="Pass where the input stands after these rows; or set no interval, and call checkpoint().",
                 )
             batches, before = batches_of(rows, self._schema), self._operator.rows_written
+            now_ms = self._settings.now_ms()
             try:
                 with self._fence_told():
-                    self._operator.advance(self._context(self._settings.now_ms()))
+                    self._operator.advance(self._context(now_ms))
                     for batch in batches:
                         if batch.num_rows:
                             # Before the rows: what is refused must not be in a part.
                             self._note_schema(batch.schema)
-                        self._operator.write(batch)
+                        kept = batch if self._deduplicator is None else self._deduplicator.kept(batch, now_ms)
+                        self._operator.write(kept)
             except BaseException:
                 self.close()
                 raise
@@ -491,6 +507,10 @@ class LocalSink:
             self._operator.advance(self._context(triggered.time_ms))
             snapshot = self._operator.snapshot(triggered.checkpoint_id)
         changed = {"user_position": self._position, "row_schema": self._row_schema}
+        if self._deduplicator is not None:
+            # Durable before the checkpoint that names them, as the parts are.
+            known = coordinator.state.position.seen_keys
+            changed["seen_keys"] = self._deduplicator.snapshot(known, triggered.checkpoint_id, triggered.time_ms)
         stands = coordinator.state.position.model_copy(update=changed)
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
@@ -503,10 +523,16 @@ class LocalSink:
             acknowledged,
             rows=self._operator.rows_written - self._told_rows,
             added_bytes=self._operator.bytes_written - self._told_bytes,
+            duplicates=self._duplicates - self._told_duplicates,
         )
+        self._told_duplicates = self._duplicates
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
         report(progress, self._settings.on_progress)
         return progress
+
+    @property
+    def _duplicates(self) -> int:
+        return 0 if self._deduplicator is None else self._deduplicator.duplicates
 
     def _roll_all(self) -> None:
         with self._fence_told():

@@ -18,6 +18,7 @@ from partfile.sink.states import (
     StreamPosition,
 )
 from partfile.snapshot.operator_state import assign
+from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from partfile.sink.encode import EncodeResult
     from partfile.sink.encoded_files import EncodedFile
     from partfile.sink.policies import PartProgress, RollingPolicy
-    from partfile.sink.states import OpenPart, StagingFile, SubtaskSnapshot
+    from partfile.sink.states import OpenPart, SeenKeys, StagingFile, SubtaskSnapshot, UnneededRun
     from partfile.snapshot.documents import OperatorState, StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_file import States
+    from partfile.snapshot.storage import CheckpointStorage
+    from partfile.snapshot.streams import CheckpointStreamFactory
 
 
 class Action(Enum):
@@ -291,6 +294,41 @@ def disposable(encoded: Iterable[EncodedStagingFile], oldest_retained_id: int) -
         oldest_retained_id: Id of the oldest checkpoint that is still there.
     """
     return [staging_file for staging_file in encoded if staging_file.since <= oldest_retained_id]
+
+
+def with_copied_runs(state: SinkSnapshot, origin: CheckpointStorage, streams: CheckpointStreamFactory) -> SinkSnapshot:
+    """A state with the run files of its keys copied elsewhere; nothing names the copies yet.
+
+    Args:
+        state: The state.
+        origin: Where its run files are.
+        streams: Take the copies.
+
+    Raises:
+        SnapshotCorrupt: A run is missing or damaged.
+    """
+    seen = state.position.seen_keys
+    if seen is None:
+        return state
+    runs = tuple(
+        run
+        if run.handle.kind == "inline"
+        else run.model_copy(update={"handle": streams.keep(origin.read_bytes(run.handle), Scope.SHARED)})
+        for run in seen.runs
+    )
+    # What other checkpoints still need is not the copy's to delete.
+    copied = seen.model_copy(update={"runs": runs, "unneeded": ()})
+    return replace(state, position=state.position.model_copy(update={"seen_keys": copied}))
+
+
+def disposable_runs(seen: SeenKeys | None, oldest_retained_id: int) -> list[UnneededRun]:
+    """The files of runs that no retained checkpoint names any more (R6).
+
+    Args:
+        seen: The keys of a state that a completed checkpoint holds; None if there are none.
+        oldest_retained_id: Id of the oldest checkpoint that is still there.
+    """
+    return [run for run in (seen.unneeded if seen is not None else ()) if run.since <= oldest_retained_id]
 
 
 OpenParts = dict[int, tuple["OpenPart", ...]]

@@ -19,7 +19,7 @@ from partfile.stores.base import PartHandle
 from partfile.stores.paths import check_relative_path
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 _MARK_HEX_DIGITS = 8
 _MARKED = re.compile(rf"(-[0-9a-f]{{8}}-[0-9]{{1,9}}-[0-9]{{1,18}})-x[0-9a-f]{{{_MARK_HEX_DIGITS}}}(?![0-9a-f])")
@@ -141,6 +141,7 @@ def _as_bytes(value: object) -> object:
     return value
 
 
+_MAX_TTL_S = 100 * 365 * 86_400
 _Seconds = Annotated[float, BeforeValidator(_as_seconds)]
 _Bytes = Annotated[int, BeforeValidator(_as_bytes)]
 
@@ -200,6 +201,59 @@ class RollingPolicy(Options):
     def check_interval_s(self) -> float:
         """The interval of a timer, in seconds: short enough that a part overstays by a quarter at most."""
         return max(0.05, min(self.rollover_interval_s, self.inactivity_interval_s, 60.0) / 4)
+
+
+class Deduplicate(Options):
+    """Keeps one row of each key: of the rows with it that come within ``ttl`` of the first, that one alone is written.
+
+    The keys that were seen are in the sink's own checkpoint, so no crash parts them from the files.
+
+    Args:
+        columns: The column that is the key, or several. A row of which all are null has no key.
+        ttl: How long a key is remembered; seconds, a ``timedelta``, or text such as ``"7 days"``. None is for ever.
+        on_null: What rows without a key do: ``keep`` writes each, ``drop`` leaves each out, ``fail`` refuses them.
+        refresh: What begins the time of a key anew: ``write``, the row that was written, or ``read``, any row with it.
+    """
+
+    columns: tuple[str, ...] = Field(min_length=1, examples=["event_id"])
+    """The column that is the key, or several. A row of which all are null has no key."""
+    ttl: _Seconds | None = Field(default=None, gt=0, le=_MAX_TTL_S, examples=["7 days"])
+    """How long a key is remembered since its time began, by the sink's clock; None is for ever."""
+    on_null: Literal["keep", "drop", "fail"] = "keep"
+    """What rows without a key do: ``keep`` writes each, ``drop`` leaves each out, ``fail`` refuses them."""
+    refresh: Literal["write", "read"] = "write"
+    """What begins the time of a key anew: ``write``, the row that was written, or ``read``, any row with it."""
+
+    if TYPE_CHECKING:
+        # A type checker knows the types after validation alone.
+        def __init__(
+            self,
+            columns: str | Sequence[str],
+            *,
+            ttl: float | str | timedelta | None = ...,
+            on_null: Literal["keep", "drop", "fail"] = ...,
+            refresh: Literal["write", "read"] = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, columns: object = (), **options: object) -> None:
+            super().__init__(columns=columns, **options)
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _one_column_is_a_key(cls, value: object) -> object:
+        columns = (value,) if isinstance(value, str) else value
+        if not isinstance(columns, list | tuple) or not all(isinstance(one, str) and one for one in columns):
+            raise ConfigError("it must be the name of a column, or a list of names", hint="Write Deduplicate('id').")
+        if len(set(columns)) < len(columns):
+            raise ConfigError("a column is in it twice", hint=f"Write Deduplicate({list(dict.fromkeys(columns))}).")
+        return tuple(columns)
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """How long a key is remembered, in milliseconds; None is for ever."""
+        return None if self.ttl is None else max(1, round(self.ttl * 1000))
 
 
 HIDING_PREFIXES = ("_", ".")

@@ -32,6 +32,14 @@ class BatchProgress(BaseModel):
     """Staged parts that have become files, by the tasks of the batch or after it."""
     staging_files_waiting: int = 0
     """Closed staging files that are not encoded yet, or not for each of their buckets; the log says why."""
+    duplicates: int = 0
+    """Rows that were left out because their key had been seen, or because they have none (``on_null="drop"``)."""
+    state_keys: int = 0
+    """Keys that the checkpoint remembers; one that has expired counts until its run falls."""
+    state_runs: int = 0
+    """Runs that hold them."""
+    state_bytes: int = 0
+    """Bytes of those runs."""
     restore_ms: float = 0.0
     write_ms: float = 0.0
     commit_ms: float = 0.0

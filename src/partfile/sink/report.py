@@ -26,6 +26,7 @@ def progress_of(
     batch_id: int | None = None,
     rows: int = 0,
     added_bytes: int = 0,
+    duplicates: int = 0,
 ) -> BatchProgress:
     """A checkpoint that has just completed.
 
@@ -37,8 +38,10 @@ def progress_of(
         batch_id: Spark's, if it is one of a batch.
         rows: Written for it.
         added_bytes: Added to part files for it.
+        duplicates: Rows that were left out of it.
     """
-    query = coordinator.state.position.query
+    query, seen = coordinator.state.position.query, coordinator.state.position.seen_keys
+    runs = seen.runs if seen is not None else ()
     return BatchProgress(
         uid=uid,
         query_id=query.query_id if query else None,
@@ -53,6 +56,10 @@ def progress_of(
         + sum(staging_file.abandoned for one in snapshots for staging_file in one.closed),
         parts_encoded=done.encoded + sum(len(one.encoded) for one in snapshots),
         staging_files_waiting=len(coordinator.state.closed),
+        duplicates=duplicates,
+        state_keys=sum(run.keys for run in runs),
+        state_runs=len(runs),
+        state_bytes=sum(run.handle.size_bytes for run in runs),
         commit_ms=done.commit_ms,
         publish_ms=done.publish_ms,
         encode_ms=done.encode_ms,
@@ -63,7 +70,7 @@ def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | 
     """Log the progress and hand it to the callback, whose failure never harms the stream."""
     logger.info(
         "%s: batch %s checkpoint %d%s: %d rows, %d bytes; parts %d in progress, %d pending, %d finished, %d abandoned, "
-        "%d encoded, %d staging files waiting; "
+        "%d encoded, %d staging files waiting; %d duplicates, %d keys; "
         "restore %.0f ms, write %.0f ms, commit %.0f ms, publish %.0f ms, encode %.0f ms",
         progress.uid,
         progress.batch_id,
@@ -77,6 +84,8 @@ def report(progress: BatchProgress, callback: Callable[[BatchProgress], None] | 
         progress.parts_abandoned,
         progress.parts_encoded,
         progress.staging_files_waiting,
+        progress.duplicates,
+        progress.state_keys,
         progress.restore_ms,
         progress.write_ms,
         progress.commit_ms,

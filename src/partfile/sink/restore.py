@@ -58,7 +58,7 @@ from partfile.sink.restore_rules import (
 from partfile.sink.settings import checkpoint_url_of
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, is_of_damage
-from partfile.snapshot.documents import METADATA, checkpoint_id_of
+from partfile.snapshot.documents import METADATA, SHARED, checkpoint_id_of
 from partfile.snapshot.operator_state import restored_operators
 from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.storage import CheckpointStorage, pointer_to
@@ -187,6 +187,8 @@ class RestoreTerms:
     holds: bool = False
     """Finalize and publish nothing: the takeover holds what the newest checkpoint does, for the start after it to go on
     from."""
+    forgets_keys: bool = False
+    """Hold it without the keys of the rows so far."""
 
 
 _MUST_BE = (
@@ -263,6 +265,8 @@ class Restore:
         published = self._storage.is_published(checkpoint.checkpoint_id)
         if self._terms.holds:
             held = replace(current, pending=() if published else current.pending)
+            if self._terms.forgets_keys:
+                held = replace(held, position=held.position.model_copy(update={"seen_keys": None}))
             return self._planned(checkpoint.ref, current, held, goes_back=False)
         restored = self._on_demand(current) or current
         check_replay(restored.position)
@@ -274,6 +278,25 @@ class Restore:
             may_keep=may_append and self._terms.keeps,
         )
         return self._planned(checkpoint.ref, current, begun, goes_back=not is_as_noted(current, restored))
+
+    def with_own_runs(self, state: SinkSnapshot, checkpoint_id: int) -> SinkSnapshot:
+        """A state whose run files are the log's own: those of the savepoint that it begins with are copied.
+
+        Args:
+            state: What the takeover is to hold.
+            checkpoint_id: Of the takeover.
+
+        Raises:
+            SnapshotCorrupt: A run of the savepoint is missing or damaged; there is no takeover.
+        """
+        location, seen = self._terms.restore_from, state.position.seen_keys
+        files = [run.handle.path for run in seen.runs if run.handle.kind == "file"] if seen is not None else []
+        if location is None or all(path.startswith(f"{SHARED}/") for path in files):
+            return state
+        pointer = pointer_to(location)
+        with self._opened(location, pointer.parent) as store, _named(location):
+            savepoint = CheckpointStorage(store, pointer.directory)
+            return plan.with_copied_runs(state, savepoint, self._storage.stream_factory(checkpoint_id))
 
     def _check_unused(self) -> None:
         """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).

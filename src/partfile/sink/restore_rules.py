@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
-from partfile.sink.states import ClosedStagingFile, OpenPart
+from partfile.sink.states import HASH_VERSION, ClosedStagingFile, OpenPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.policies import PartNumber
+    from partfile.sink.policies import Deduplicate, PartNumber
     from partfile.sink.settings import RestoreSettings
-    from partfile.sink.states import QueryPosition, StagingFile, StreamPosition
+    from partfile.sink.states import QueryPosition, SeenKeys, StagingFile, StreamPosition
     from partfile.stores.base import PartHandle
 
 
@@ -557,6 +557,29 @@ def check_replay(
     if batch.query_id != last.query_id:
         return _unknown_query(uid, last, batch, rules)
     return _next(uid, last, batch, rules, is_copied)
+
+
+def check_same_keys(settings: RestoreSettings, seen: SeenKeys | None, options: Deduplicate | None) -> None:
+    """Refuse to go on with keys that are formed otherwise: duplicates of rows before would be written.
+
+    Args:
+        settings: The sink's options.
+        seen: The keys of its rows so far; None if there are none.
+        options: What this run deduplicates by; None if it does not.
+
+    Raises:
+        CheckpointMismatch: Names both; nothing was changed.
+    """
+    if seen is None or (options is not None and (options.columns, HASH_VERSION) == (seen.columns, seen.hash_version)):
+        return
+    asked = "does not deduplicate" if options is None else f"deduplicates by {list(options.columns)}"
+    columns = seen.columns[0] if len(seen.columns) == 1 else list(seen.columns)
+    raise CheckpointMismatch(
+        f"sink {settings.uid!r} holds keys of {list(seen.columns)} (hash version {seen.hash_version}), and this run "
+        f"{asked}",
+        hint=f"Nothing was changed. Pass deduplicate=partfile.Deduplicate({columns!r}); or forget the keys, so that "
+        f"rows with them are written again: {settings.forget_command()}",
+    )
 
 
 def position_after(stands: StreamPosition, batch: QueryPosition) -> StreamPosition:

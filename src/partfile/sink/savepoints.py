@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partfile.errors import ConfigError, PartfileError, StoreError
+from partfile.sink.plan import with_copied_runs
 from partfile.sink.settings import check_directory
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.documents import OperatorState
@@ -67,7 +68,8 @@ class ReservedSavepoint:
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_checkpoint
         # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.
-        handle = write_operator_state(replace(state, encoded=()).to_states(), streams)
+        state = with_copied_runs(replace(state, encoded=()), coordinator.storage, streams)
+        handle = write_operator_state(state.to_states(), streams)
         complete_savepoint(
             self.store,
             self.directory,

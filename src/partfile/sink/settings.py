@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from partfile.bucketers.base import Bucketer, is_safe_path
 from partfile.errors import ConfigError
 from partfile.sink.clock import Clock, system_clock_ms
-from partfile.sink.policies import Code, Options, PartNaming, ReplayRules, RollingPolicy
+from partfile.sink.policies import Code, Deduplicate, Options, PartNaming, ReplayRules, RollingPolicy
 from partfile.sink.progress import BatchProgress
 from partfile.snapshot.storage import FileSystemStorageSettings
 from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
@@ -140,6 +140,10 @@ class RestoreSettings(Options):
         """
         return recover_command(self.base, self.uid, self.checkpoint_dir, self.storage_options, *options)
 
+    def forget_command(self) -> str:
+        """The command that lets this sink go on without the keys of its rows so far, as a user types it."""
+        return _command("state", self.base, self.uid, self.checkpoint_dir, self.storage_options, "--forget")
+
     @property
     def part_prefix(self) -> str:
         """Start of the final names of parts."""
@@ -175,7 +179,13 @@ def recover_command(
     base: object, uid: object, checkpoint_dir: object, storage_options: Mapping[str, object], *options: str
 ) -> str:
     """``partfile recover`` for one sink, quoted for a shell."""
-    words = ["partfile", "recover", str(base), "--uid", str(uid)]
+    return _command("recover", base, uid, checkpoint_dir, storage_options, *options)
+
+
+def _command(
+    verb: str, base: object, uid: object, checkpoint_dir: object, storage_options: Mapping[str, object], *options: str
+) -> str:
+    words = ["partfile", verb, str(base), "--uid", str(uid)]
     if checkpoint_dir is not None:
         words += ["--checkpoint-dir", str(checkpoint_dir)]
     for name in sorted(storage_options):
@@ -234,6 +244,10 @@ class SinkSettings(RestoreSettings):
     consumers_take_files: bool = False
     """Whether consumers move or delete finished files as soon as they see them. Then a part that a checkpoint promises
     and of which nothing is left counts as taken; without it the sink stops with ``PartMissing``."""
+    deduplicate: Deduplicate | None = Field(
+        default=None, examples=[Code('partfile.Deduplicate("event_id", ttl="7 days")')]
+    )
+    """Which rows are duplicates of others, and are left out; None writes every row. For ``local()``."""
     distribution: Literal["none", "hash"] = "none"
     """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
     hash_partitions: int | None = Field(default=None, ge=1, examples=[8])
@@ -389,6 +403,7 @@ class SinkOptions(TypedDict, total=False):
     staging_compression: Literal["auto", "lz4", "zstd", "none"]
     buckets_per_staging_file: int | None
     max_open_parts: int
+    deduplicate: Deduplicate | None
     distribution: Literal["none", "hash"]
     hash_partitions: int | None
     on_stop: Literal["publish", "keep"]

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from partfile.errors import SnapshotCorrupt
 from partfile.sink.policies import SHARED_PARTS, PartProgress
+from partfile.snapshot.documents import StateHandle
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.state_file import JsonCodec, ModelCodec
 from partfile.stores.base import PartHandle, Persisted
@@ -178,6 +179,54 @@ class RowSchema(Persisted):
     user's own."""
 
 
+HASH_VERSION = 1
+"""Of ``snapshot.key_hash``. A change of marks, seeds or forms is another version, which finds no key of this one."""
+
+
+class RunFile(Persisted):
+    """A run of key hashes (``snapshot.run_file``) that a checkpoint names."""
+
+    handle: StateHandle
+    """Its file in ``shared/``, or the run itself where it is small."""
+    keys: Annotated[int, Field(ge=1)]
+    first_ms: int
+    """Time of its oldest key, in milliseconds since 1970."""
+    last_ms: int
+    """Time of its youngest key."""
+
+
+class UnneededRun(Persisted):
+    """The file of a run that was merged or has expired. Deleted once no retained checkpoint names it (R6)."""
+
+    path: str
+    """Relative to the directory of the checkpoint log."""
+    since: Annotated[int, Field(ge=1)]
+    """The first checkpoint that does not need it; those before it do."""
+
+
+class SeenKeys(Persisted):
+    """The keys of a sink that deduplicates."""
+
+    columns: tuple[str, ...]
+    """The columns that are the key."""
+    kinds: tuple[str, ...]
+    """The kind of values of each, by which they are hashed."""
+    hash_version: int
+    ttl_ms: int | None
+    """How long the last run remembered a key; None is for ever."""
+    time_ms: int
+    """The latest time that the sink's clock has told; a clock that was set back brings no key back to life (R8)."""
+    runs: tuple[RunFile, ...] = ()
+    """Oldest first."""
+    unneeded: tuple[UnneededRun, ...] = ()
+
+    @model_validator(mode="after")
+    def _each_column_has_a_kind(self) -> Self:
+        if len(self.columns) != len(self.kinds):
+            raise ValueError("each column of a key has a kind")
+        return self
+
+
 class StreamPosition(Persisted):
     """The coordinator's own state."""
 
@@ -211,6 +260,8 @@ class StreamPosition(Persisted):
     consumers_take_files: bool = False
     """Whether the run that promised the pending parts was told that consumers take files: then one of which nothing is
     left has been taken."""
+    seen_keys: SeenKeys | None = None
+    """The keys of the rows so far; None where the sink does not deduplicate."""
 
 
 class AssignedPart(Persisted):

@@ -25,7 +25,7 @@ class Scope(Enum):
     EXCLUSIVE = "exclusive"
     """Of one checkpoint, and deleted with it: ``chk-N/``."""
     SHARED = "shared"
-    """Of several checkpoints: ``shared/``. Deleted with the job; nothing writes any yet."""
+    """Of several checkpoints: ``shared/``. Deleted when none of them is left, or with the job."""
     TASK_OWNED = "task-owned"
     """Of the task; no coordinator deletes it: ``taskowned/``."""
 

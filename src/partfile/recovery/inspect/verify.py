@@ -21,7 +21,7 @@ from partfile.errors import (
 )
 from partfile.readers.files import DEFAULT_SIDECARS, MAX_SIDECAR_BYTES
 from partfile.recovery.documents import Json
-from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deletion, stray_ids
+from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deletion, states_of, stray_ids
 from partfile.recovery.inspect.files import FileKind, is_of, read_base
 from partfile.recovery.inspect.places import no_sink_at, odd_entries
 from partfile.recovery.inspect.tree import all_files, missing_parts, read_tree, readable_files
@@ -30,7 +30,7 @@ from partfile.snapshot.documents import FileHandle
 from partfile.stores.checksums import crc32_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from fsspec import AbstractFileSystem
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from partfile.recovery.inspect.files import Classified, KnownPart, PartIndex, SeenBase
     from partfile.recovery.inspect.places import Job, Place
     from partfile.recovery.inspect.tree import Tree
+    from partfile.sink.states import RunFile
     from partfile.stores.base import Store
 
 
@@ -49,6 +50,7 @@ Code = Literal[
     "checkpoint-of-another-log",
     "log-hole",
     "state-file",
+    "run-file",
     "name-beyond-counter",
     "name-twice",
     "published-early",
@@ -82,6 +84,7 @@ INVARIANTS: dict[Code, str] = {
     "checkpoint-of-another-log": "all checkpoints of a sink are of one log",
     "log-hole": "checkpoints follow each other without a hole",
     "state-file": "every state file that a checkpoint names is there, and its checksum holds",
+    "run-file": "every run of keys that a checkpoint names is there, and is whole",
     "name-beyond-counter": "no finished file has a number beyond the counter of its chain",
     "name-twice": "no two finished files have one number",
     "published-early": "no part that is still open, or still to be encoded, is finished",
@@ -198,6 +201,7 @@ def log_findings(log: SeenLog) -> Iterator[Finding]:
         # The files of one that never counted may have gone with the one that did.
         if seen.checkpoint_id not in doubtful:
             yield from _state_findings(log, seen)
+    yield from _run_findings(log, doubtful)
 
 
 def _checkpoint_findings(log: SeenLog) -> Iterator[Finding]:
@@ -274,6 +278,34 @@ def _state_findings(log: SeenLog, seen: SeenCheckpoint) -> Iterator[Finding]:
                 path=None if path is None else log.storage.path(path),
                 checkpoint_id=seen.checkpoint_id,
             )
+
+
+def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
+    """Check each run of keys that checkpoints name once, unless they go with it meanwhile."""
+    checked: set[RunFile] = set()
+    for checkpoint_id, state in states_of(log).items():
+        seen = state.position.seen_keys
+        if seen is None or checkpoint_id in doubtful:
+            continue
+        from partfile.sink.deduplicate import opened_run  # noqa: PLC0415 - few sinks have runs, and numpy takes long.
+
+        for run in set(seen.runs) - checked:
+            checked.add(run)
+            try:
+                opened_run(log.storage, run)
+            except SnapshotError as problem:
+                if not log.storage.store.file_exists(log.storage.path(documents.metadata_path(checkpoint_id))):
+                    break
+                path = run.handle.path if isinstance(run.handle, FileHandle) else None
+                yield error(
+                    "run-file",
+                    problem.message,
+                    "Put the file back from a copy. No start of the sink goes on without it. "
+                    "See what it held: partfile state PATH",
+                    job=log.job.name,
+                    path=None if path is None else log.storage.path(path),
+                    checkpoint_id=checkpoint_id,
+                )
 
 
 _LITTER: dict[FileKind, tuple[Code, str]] = {

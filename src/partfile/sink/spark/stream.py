@@ -31,6 +31,7 @@ from partfile.sink.restore_rules import (
     ReplayDecision,
     check_new_query,
     check_replay,
+    check_same_keys,
     has_pending_output,
     is_no_others,
     position_after,
@@ -842,7 +843,8 @@ class SparkStream:
         runtime = Runtime(self._settings, self._settings.uid, encoder=encoder)
         try:
             if is_wanted is None or is_wanted(runtime.coordinator.look()):
-                runtime.coordinator.start(check, self._settings.now_ms(), terms)
+                keys = partial(check_same_keys, self._settings, options=None)
+                runtime.coordinator.start(check, self._settings.now_ms(), terms, open_keys=keys)
                 # Also of a driver that has nothing to write yet: a free marker tells recover that there is none.
                 runtime.storage.store.hold_marker(runtime.marker_path)
                 self._runtime = runtime

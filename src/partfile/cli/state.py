@@ -1,0 +1,158 @@
+"""The verb ``state``: the keys of sinks that deduplicate, shown, exported and forgotten."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import Field
+
+from partfile.cli import confirmation
+from partfile.cli.command import Call, verb
+from partfile.cli.confirmation import IDLE_FOR, Apply, Fence, IdleFor, PlanDigest
+from partfile.cli.exit_codes import DONE, FINDINGS
+from partfile.cli.output import shown_bytes, shown_seconds
+from partfile.errors import ConfigError
+from partfile.recovery.documents import Json
+from partfile.recovery.inspect.keys import KeysReport, StateReport, export_keys, keys_reports
+from partfile.recovery.inspect.places import no_sink_at, sinks_in
+from partfile.recovery.keys import ForgetPlan, forget_keys, plan_forgetting
+from partfile.recovery.ownership import open_stores
+from partfile.stores.registry import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partfile.cli.confirmation import Confirmation
+    from partfile.recovery.inspect.places import Job
+
+
+class ForgetReport(Json):
+    """The output of ``state --forget --json``."""
+
+    schema_name: Literal["partfile.state-forget"] = Field("partfile.state-forget", alias="schema")
+    schema_version: Literal[1] = 1
+    plan: ForgetPlan
+    """The plan, done if ``--apply`` was given."""
+    digest: str
+    """Of the plan, for ``--plan``."""
+    is_applied: bool
+    """Whether ``--apply`` was given."""
+
+
+_HEAD = ("KEYS", "BYTES", "OLDEST", "YOUNGEST", "FALLS", "FILE")
+
+
+@verb()
+def state(
+    call: Call,
+    *,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export", metavar="FILE", help="Write the hashes and times of one sink's keys to a new Parquet file."
+        ),
+    ] = None,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Forget all keys of one sink, so that it may go on with others. Prints a plan."),
+    ] = False,
+    apply: Apply = False,
+    plan: PlanDigest = None,
+    fence: Fence = False,
+    idle_for: IdleFor = IDLE_FOR,
+) -> int:
+    """Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run falls.
+
+    By the newest checkpoint. Safe while the sink runs. With --forget it prints a plan, and --apply does it: the sink is
+    taken over without its keys, and nothing is published. Rows that it has written before are then written again.
+    """
+    given = confirmation.confirmation(apply, plan, fence, idle_for)
+    if forget and export is not None:
+        raise ConfigError("--forget and --export do not go together", hint="Export the keys first, with --export FILE.")
+    if given.is_applied and not forget:
+        raise ConfigError("--apply has no effect without --forget", hint="Leave it out, or add --forget.")
+    return _forget(call, given) if forget else _look(call, export)
+
+
+def _look(call: Call, export: str | None) -> int:
+    store = call.place.open_checkpoints()
+    if store is None:
+        raise no_sink_at(call.place)
+    with store:
+        jobs = sinks_in(store, call.place, call.uid)
+        reports = tuple(keys_reports(store, jobs))
+        exported = None if export is None else export_keys(store, _only(jobs, reports), export)
+    report = StateReport(checkpoints_at=call.place.checkpoint_url, sinks=reports, exported=exported)
+    if call.out.as_json:
+        call.out.report(report)
+    else:
+        _show(report, export, call)
+    return DONE
+
+
+def _forget(call: Call, given: Confirmation) -> int:
+    with open_stores(call.place) as stores:
+        jobs = sinks_in(stores.checkpoints, call.place, call.uid)
+        job = _only(jobs, keys_reports(stores.checkpoints, jobs))
+        planned = plan_forgetting(stores.checkpoints, job)
+        if not call.out.as_json:
+            call.out.line(f"forget {planned.keys} keys of {list(planned.columns)} of sink {planned.job}", "bold")
+            call.out.line("  rows with these keys are written again if they come again")
+            confirmation.show_end_of_plan(given, planned, stores.checkpoints, [job], call)
+        if given.is_applied:
+            now_ms = confirmation.now_of(given, stores.checkpoints, [job], call.now_ms)
+            confirmation.check(given, planned, stores, [job], now_ms)
+            forget_keys(planned, call.place, job, call.now_ms, open_store)
+            call.tell(f"sink {planned.job} knows no keys any more")
+    if call.out.as_json:
+        call.out.report(ForgetReport(plan=planned, digest=planned.digest, is_applied=given.is_applied))
+    return DONE if given.is_applied else FINDINGS
+
+
+def _only(jobs: Sequence[Job], reports: Sequence[KeysReport]) -> Job:
+    """The one job that has keys.
+
+    Raises:
+        ConfigError: There are several, or none.
+    """
+    names = {(one.uid, one.writer) for one in reports}
+    found = [job for job in jobs if (job.uid, job.writer) in names]
+    if len(found) != 1:
+        listed = ", ".join(job.name for job in found) or "none"
+        raise ConfigError(
+            f"the keys of one sink are meant, and those that deduplicate are: {listed}",
+            hint="Name one with --uid NAME; its writer N is --uid NAME~N.",
+        )
+    return found[0]
+
+
+def _show(report: StateReport, export: str | None, call: Call) -> None:
+    for one in report.sinks:
+        name = one.uid if one.writer == 0 else f"{one.uid}~{one.writer}"
+        ttl = "for ever" if one.ttl_ms is None else shown_seconds(one.ttl_ms / 1000)
+        columns = ", ".join(f"{column} ({kind})" for column, kind in zip(one.columns, one.kinds, strict=True))
+        call.out.line(f"sink {name}", "bold")
+        call.out.line(f"  key: {columns}; remembered {ttl}")
+        call.out.line(f"  {one.keys} keys, {shown_bytes(one.bytes)} in {len(one.runs)} runs")
+        rows = [
+            (
+                str(run.keys),
+                shown_bytes(run.bytes),
+                _time(run.first_ms),
+                _time(run.last_ms),
+                "never" if run.expires_ms is None else _time(run.expires_ms),
+                run.path or "in the checkpoint",
+            )
+            for run in one.runs
+        ]
+        call.out.table(_HEAD, rows, indent=2)
+    if not report.sinks:
+        call.out.line("no sink here deduplicates")
+    if export is not None:
+        call.out.line(f"{report.exported} keys written to {export}")
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,153 @@
+"""Kill a sink that deduplicates before and after every call; each row comes several times, also after a restart."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import signal
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import partfile as pf
+from partfile.errors import PartfileError
+from partfile.stores.local.posix import CHANGING_CALLS
+from partfile.testing.faults import FailAt, KillAt, Recorder, count_calls
+from support.sinks.life_cycle import (
+    assert_only_grew,
+    batch,
+    finished_files,
+    in_child,
+    make_sink,
+    rows_done,
+    rows_of,
+)
+from support.sinks.recovery import broken_invariants, clean_all, planned_cleaning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from partfile.testing.faults import When
+
+FEW = 8
+ROWS = 16
+LATE = 5
+"""A row comes again with the row so many behind it, and once more twice as far behind."""
+FORMS: dict[str, dict[str, Any]] = {
+    "text": {},
+    "staged parquet": {"format": "parquet", "buckets_per_staging_file": None},
+    "one checkpoint retained": {"retained_checkpoints": 1},
+}
+
+
+def distinct_sink(base: Path, **options: Any) -> pf.FileSink:
+    """Every run of keys is a file, and small enough that runs are merged again and again."""
+    fixed = {"deduplicate": pf.Deduplicate(["bucket", "row"], ttl="1 day"), "inline_threshold_bytes": 0}
+    return make_sink(base, **(fixed | options))
+
+
+def life(base: Path, *, form: str = "text", interceptor: object = None) -> None:
+    """Write each row when its turn comes and twice later; a run begins at the position that it restored.
+
+    The last row that was checkpointed is written again at each start, as a source that is at least once does.
+    """
+    with distinct_sink(base, interceptor=interceptor, **FORMS[form]).local() as out:
+        for number in range(max(0, rows_done(out) - LATE), ROWS + 2 * LATE):
+            for row in (number, number - LATE, number - 2 * LATE, number):
+                if 0 <= row < ROWS:
+                    out.write(batch(row, 1))
+            out.checkpoint(position=max(number, rows_done(out)))
+
+
+def assert_distinct(base: Path) -> dict[str, bytes]:
+    files = finished_files(base)
+    assert rows_of(files) == Counter(f"row-{number:04d}" for number in range(ROWS))
+    assert broken_invariants(base) == []
+    return files
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.fault("K1", "K2", "K3", "K6", "K10", "K13")
+def test_a_kill_at_any_call_loses_and_doubles_nothing(
+    form: str, when: When, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """Writes of runs, merges and deletions among the calls: what is visible is distinct, and whole after a restart."""
+    live = partial(life, form=form)
+    calls = count_calls(lambda recorder: live(tmp_path / "counted", interceptor=recorder), CHANGING_CALLS)
+    assert_distinct(tmp_path / "counted")
+    for number in chosen(calls, FEW):
+        base = tmp_path / f"{number}"
+        killer = KillAt(number, when, only=CHANGING_CALLS)
+        assert in_child(partial(live, base, interceptor=killer)) == -signal.SIGKILL, f"call {number} of {calls}"
+        seen = finished_files(base) if base.exists() else {}
+        assert max(rows_of(seen).values(), default=1) == 1
+        assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
+        assert_only_grew(seen, assert_distinct(base))
+        shutil.rmtree(base)
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.fault("K16")
+def test_a_cleaner_after_any_kill_takes_no_key_away(
+    form: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """It takes run files of lost attempts, and none that a checkpoint names: the next run knows every key."""
+    live = partial(life, form=form)
+    calls = count_calls(lambda recorder: live(tmp_path / "counted", interceptor=recorder), CHANGING_CALLS)
+    for number in chosen(calls, FEW):
+        base = tmp_path / f"{number}"
+        in_child(partial(live, base, interceptor=KillAt(number, only=CHANGING_CALLS)))
+        if (base / "_partfile" / "life").exists() and list(base.rglob("_metadata")):
+            clean_all(base)
+        assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
+        assert_distinct(base)
+        shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_call_that_fails_loses_and_doubles_nothing(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]], *, applied: bool
+) -> None:
+    """An error of storage in the place of a kill: the sink ends, and the next one goes on."""
+    calls = count_calls(lambda recorder: life(tmp_path / "counted", interceptor=recorder), CHANGING_CALLS)
+    for number in chosen(calls, FEW):
+        base = tmp_path / f"{number}"
+        failure = FailAt(number, OSError(errno.EIO, "deliberate"), applied=applied, only=CHANGING_CALLS)
+        with suppress(PartfileError):
+            life(base, interceptor=failure)
+        life(base)
+        assert_distinct(base)
+        shutil.rmtree(base)
+
+
+def test_no_run_file_is_left_after_the_life(tmp_path: Path) -> None:
+    """But those that the two retained checkpoints name, whatever was merged."""
+    life(tmp_path)
+    shared = list((tmp_path / "_partfile" / "life" / "shared").iterdir())
+    assert 0 < len(shared) <= 6
+    assert planned_cleaning(tmp_path).items == ()
+
+
+def test_run_files_of_lost_attempts_are_cleaned_away(tmp_path: Path) -> None:
+    """A crash between a run file and its checkpoint leaves an orphan; it goes once a later checkpoint is older too."""
+    counted = Recorder(CHANGING_CALLS)
+    life(tmp_path / "counted", interceptor=counted)
+    links = [number for number, call in enumerate(counted.calls, 1) if call.name == "link"]
+    base = tmp_path / "base"
+    in_child(partial(life, base, interceptor=KillAt(links[8], "after", only=CHANGING_CALLS)))
+    life(base)
+    shared = base / "_partfile" / "life" / "shared"
+    planned = planned_cleaning(base)
+    orphans = {item.path for item in planned.items if item.kind == "run file"}
+    assert orphans
+    clean_all(base)
+    assert not orphans & {f"life/shared/{path.name}" for path in shared.iterdir()}
+    life(base)
+    assert_distinct(base)

@@ -1,0 +1,520 @@
+"""Distinct rows in plain Python: which are left out, what the checkpoint holds, what is refused."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt
+from partfile.sink import deduplicate
+from partfile.sink.newest_state import newest_state
+from partfile.sink.states import SeenKeys
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.stores.memory import MemoryMetadataStore
+from partfile.stores.registry import open_store
+from support.processes.command_line import told
+from support.sinks.life_cycle import everything, in_child
+from support.sinks.recovery import DAY_S, broken_invariants, clean_all, go_back, planned_cleaning, recover_all
+
+if TYPE_CHECKING:
+    import random
+
+    from partfile.sink.file_sink import FileSink
+
+HOUR_MS = 3_600_000
+ALL_IN_FILES: dict[str, Any] = {"inline_threshold_bytes": 0}
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        """The time that it was set to."""
+        return self.now_ms
+
+
+def sink_at(base: Path, *columns: str, clock: Clock | None = None, dedup: Any = None, **options: Any) -> FileSink:
+    """A sink of JSON lines that deduplicates by ``id``, or by these columns."""
+    keys = pf.Deduplicate(columns or "id") if dedup is None else dedup
+    return pf.FileSink(base, uid="d", format="json", deduplicate=keys, clock=clock or Clock(), **options)
+
+
+def rows_with(*ids: object) -> list[dict[str, object]]:
+    return [{"id": one, "at": at} for at, one in enumerate(ids)]
+
+
+def ids_in(base: Path) -> Counter[Any]:
+    return Counter(pf.read(base).to_table()["id"].to_pylist())
+
+
+def seen_keys(base: Path) -> SeenKeys:
+    with open_store(f"{base}/_partfile", {}) as store:
+        newest = newest_state(CheckpointStorage(store, "d"))
+        assert newest is not None
+        assert newest.state.position.seen_keys is not None
+        return newest.state.position.seen_keys
+
+
+def run_files(base: Path) -> list[Path]:
+    return sorted((base / "_partfile" / "d" / "shared").glob("*"))
+
+
+SCHEMA = {"id": "string", "at": "int64"}
+
+
+def test_each_key_is_written_once(tmp_path: Path) -> None:
+    """In one batch, over writes, over checkpoints and over runs; the first row of a key is the one."""
+    with sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b", "a"))
+        out.write(rows_with("b", "c"))
+        progress = out.checkpoint()
+        assert (progress.rows, progress.duplicates, progress.state_keys) == (3, 2, 3)
+        out.write(rows_with("c", "d"))
+        progress = out.checkpoint()
+        assert (progress.rows, progress.duplicates, progress.state_keys) == (1, 1, 4)
+        assert progress.state_runs >= 1
+        assert progress.state_bytes > 0
+    with sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("d", "a", "e"))
+    rows = pf.read(tmp_path).to_table().to_pylist()
+    assert sorted((row["id"], row["at"]) for row in rows) == [("a", 0), ("b", 1), ("c", 1), ("d", 1), ("e", 2)]
+
+
+def test_rows_since_the_last_checkpoint_are_no_duplicates_after_a_crash(tmp_path: Path) -> None:
+    """Keys and rows count together: what was not checkpointed may come again, and is written."""
+
+    def crash() -> None:
+        out = sink_at(tmp_path).local(schema=SCHEMA).open()
+        out.write(rows_with("a"))
+        out.checkpoint()
+        out.write(rows_with("b"))
+        os._exit(0)
+
+    assert in_child(crash) == 0
+    with sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b", "c"))
+    assert ids_in(tmp_path) == Counter("abc")
+
+
+@pytest.mark.parametrize("options", [{}, ALL_IN_FILES], ids=["small runs", "run files"])
+def test_a_key_comes_again_after_its_time(tmp_path: Path, options: dict[str, Any]) -> None:
+    """From the row that was written on; a duplicate does not prolong it. The file of an expired run goes."""
+    clock = Clock()
+    make = partial(sink_at, tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl="1h"), **options)
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+        out.checkpoint()
+        clock.now_ms += HOUR_MS - 1
+        out.write(rows_with("a", "b"))
+        assert out.checkpoint().duplicates == 1
+    clock.now_ms += 1
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b"))
+        progress = out.checkpoint()
+        assert progress.duplicates == 1
+        clock.now_ms += HOUR_MS
+        out.write(rows_with("c"))
+        for _ in range(3):
+            progress = out.checkpoint()
+        assert progress.state_keys == 1
+        assert len(run_files(tmp_path)) == (1 if options else 0)
+    assert ids_in(tmp_path) == Counter({"a": 2, "b": 1, "c": 1})
+
+
+def test_a_duplicate_prolongs_a_key_where_it_is_asked_for(tmp_path: Path) -> None:
+    """With ``refresh="read"`` the time begins with the last row that came, over restarts too."""
+    clock = Clock()
+    make = partial(sink_at, tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl=timedelta(hours=1), refresh="read"))
+    for _ in range(4):
+        with make().local(schema=SCHEMA) as out:
+            out.write(rows_with("a"))
+            clock.now_ms += HOUR_MS - 1
+            out.write(rows_with("a"))
+        clock.now_ms += HOUR_MS - 1
+    assert ids_in(tmp_path) == Counter({"a": 1})
+    clock.now_ms += 1
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    assert ids_in(tmp_path) == Counter({"a": 2})
+
+
+def test_a_clock_that_is_set_back_brings_no_key_back(tmp_path: Path) -> None:
+    """Neither is a duplicate written nor does a key that has expired count again (R8)."""
+    clock = Clock()
+    make = partial(sink_at, tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl="1h"))
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+        clock.now_ms += 2 * HOUR_MS
+        out.write(rows_with("b"))
+    clock.now_ms -= 24 * HOUR_MS
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b"))
+        out.write(rows_with("a", "b"))
+    assert ids_in(tmp_path) == Counter({"a": 2, "b": 1})
+
+
+@pytest.mark.parametrize(("on_null", "written"), [("keep", [None, None, "a"]), ("drop", ["a"])])
+def test_rows_without_a_key(tmp_path: Path, on_null: Any, written: list[str | None]) -> None:
+    """They are written each, or left out each."""
+    with sink_at(tmp_path, dedup=pf.Deduplicate("id", on_null=on_null)).local(schema=SCHEMA) as out:
+        out.write(rows_with(None, "a", None, "a"))
+        assert out.checkpoint().duplicates == 4 - len(written)
+    assert ids_in(tmp_path) == Counter(written)
+
+
+def test_rows_without_a_key_can_be_refused(tmp_path: Path) -> None:
+    """The row is named, and nothing of its batch is written."""
+    sink = sink_at(tmp_path, dedup=pf.Deduplicate("id", on_null="fail"))
+    says = "row 1 of the batch has no key: 'id' of it is null"
+    with pytest.raises(ConfigError, match=says) as raised, sink.local(schema=SCHEMA) as out:
+        out.write(rows_with("a", None))
+    assert "on_null='keep'" in raised.value.hint
+    recover_all(tmp_path)
+    assert not [path for path in everything(tmp_path) if path.suffix == ".json"]
+
+
+def test_a_key_of_several_columns(tmp_path: Path) -> None:
+    """Values that change places are two keys, also where one is null."""
+    rows = [{"id": one, "at": at} for one, at in (("1", 2), ("2", 1), (None, 1), ("1", None), ("1", 2), (None, 1))]
+    with sink_at(tmp_path, "id", "at").local(schema=SCHEMA) as out:
+        out.write(rows)
+        assert out.checkpoint().duplicates == 2
+    assert sum(ids_in(tmp_path).values()) == 4
+
+
+def test_types_of_one_kind_are_one_key(tmp_path: Path) -> None:
+    """An integer that became wider, a string that became a dictionary."""
+    with sink_at(tmp_path).local() as out:
+        out.write(pa.table({"id": pa.array([1, 2], pa.int32())}))
+        out.write(pa.table({"id": pa.array([2, 3], pa.int64())}))
+        assert out.checkpoint().duplicates == 1
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("table", "says", "advice"),
+    [
+        ({"name": ["a"]}, "no column 'id'", "deduplicate=partfile.Deduplicate('name')"),
+        ({"id": [1.5]}, "column 'id' of type double can be no key", "Cast it before"),
+        ({"id": [[1]]}, "column 'id' of type list", "Cast it before"),
+    ],
+)
+def test_columns_that_are_no_key(tmp_path: Path, table: dict[str, Any], says: str, advice: str) -> None:
+    """The message names the column and its type; nothing is written."""
+    with pytest.raises(ConfigError, match=says) as raised, sink_at(tmp_path).local() as out:
+        out.write(pa.table(table))
+    assert advice in raised.value.hint
+
+
+def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """The same values would be other keys; the checkpoint says of which kind they are."""
+    with sink_at(tmp_path).local() as out:
+        out.write(pa.table({"id": [1]}))
+    says = r"kinds \['string'\], and before \['integer'\]"
+    with pytest.raises(CheckpointMismatch, match=says), sink_at(tmp_path).local() as out:
+        out.write(pa.table({"id": ["1"]}))
+
+
+@pytest.mark.parametrize("dedup", [pf.Deduplicate("at"), pf.Deduplicate(["id", "at"]), False], ids=str)
+def test_other_keys_are_refused_at_the_start(tmp_path: Path, dedup: Any) -> None:
+    """Before there is a takeover, so that nothing has changed; the hint has what to pass."""
+    with sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    before = everything(tmp_path)
+    other = sink_at(tmp_path, dedup=dedup) if dedup else pf.FileSink(tmp_path, uid="d", format="json", clock=Clock())
+    with pytest.raises(CheckpointMismatch, match=r"sink 'd' holds keys of \['id'\]") as raised, other.local():
+        pass
+    assert "deduplicate=partfile.Deduplicate('id')" in raised.value.hint
+    assert everything(tmp_path) == before
+    command = raised.value.hint.rpartition(": ")[2].split()
+    assert command == ["partfile", "state", str(tmp_path), "--uid", "d", "--forget"]
+    told(*command[1:], "--apply", "--idle-for", "0s")
+    with other.local(schema=SCHEMA) as out:
+        out.write([{"id": "a", "at": 7}])
+    assert ids_in(tmp_path) == Counter({"a": 2})
+
+
+def test_a_sink_may_begin_to_deduplicate(tmp_path: Path) -> None:
+    """It knows no key of the rows before."""
+    with pf.FileSink(tmp_path, uid="d", format="json").local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    with sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "a"))
+    assert ids_in(tmp_path) == Counter({"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        ((), {}, "at least 1"),
+        ("", {}, "a list of names"),
+        (["id", "id"], {}, "twice"),
+        ([1], {}, "a list of names"),
+        ("id", {"ttl": "soon"}, "no duration"),
+        ("id", {"ttl": 0}, "must be more than 0"),
+        ("id", {"on_null": "ignore"}, "on_null='ignore'"),
+        ("id", {"refresh": "never"}, "refresh='never'"),
+    ],
+)
+def test_options_that_make_no_sense(columns: Any, options: dict[str, Any], says: str) -> None:
+    """Each is named, with something to write instead."""
+    with pytest.raises(ConfigError, match=says) as raised:
+        pf.Deduplicate(columns, **options)
+    assert raised.value.hint
+
+
+def test_a_spark_query_is_refused(tmp_path: Path) -> None:
+    """Before Spark is even imported."""
+    with pytest.raises(ConfigError, match="deduplicate works in plain Python so far"):
+        sink_at(tmp_path).foreach_batch(None, 0)  # type: ignore[arg-type]
+
+
+# Run files
+
+
+def test_runs_are_merged_and_their_files_go(tmp_path: Path) -> None:
+    """Their number grows with the logarithm of the keys; a file goes when no retained checkpoint names it."""
+    with sink_at(tmp_path, **ALL_IN_FILES).local() as out:
+        for number in range(40):
+            out.write(pa.table({"id": [f"{number}-{one}" for one in range(50)]}))
+            progress = out.checkpoint()
+            assert progress.state_runs <= 8
+            # Of the checkpoint in force, and of the one retained before it.
+            assert len(run_files(tmp_path)) <= 2 * 8
+            assert number % 4 or broken_invariants(tmp_path) == []
+        assert progress.state_keys == 2000
+        assert progress.state_bytes < 24 * 2000
+    seen = seen_keys(tmp_path)
+    named = {run.handle.path for run in seen.runs if run.handle.kind == "file"} | {one.path for one in seen.unneeded}
+    assert {f"shared/{path.name}" for path in run_files(tmp_path)} == named
+    with sink_at(tmp_path, **ALL_IN_FILES).local() as out:
+        for number in range(40):
+            out.write(pa.table({"id": [f"{number}-{one}" for one in range(50)]}))
+        assert out.checkpoint().duplicates == 2000
+    assert broken_invariants(tmp_path) == []
+
+
+def test_the_cleaner_leaves_the_runs_of_each_retained_checkpoint(tmp_path: Path) -> None:
+    """A run that was merged since is needed by the checkpoint before; a run file that none names is taken."""
+
+    def crash() -> None:
+        out = sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA).open()
+        for one in "ab":
+            out.write(rows_with(one))
+            out.checkpoint()
+        os._exit(0)
+
+    assert in_child(crash) == 0
+    (merged,) = (run.handle.path for run in seen_keys(tmp_path).runs if run.handle.kind == "file")
+    stray = run_files(tmp_path)[0].with_name(f"{'0' * 32}.state")
+    stray.write_bytes(b"of a lost attempt")
+    then = stray.stat().st_mtime - 2 * DAY_S
+    for path in tmp_path.rglob("_metadata"):
+        os.utime(path, (then, then))
+    for path in run_files(tmp_path):
+        os.utime(path, (then - DAY_S, then - DAY_S))
+    assert [item.path for item in planned_cleaning(tmp_path).items] == [f"d/shared/{stray.name}"]
+    clean_all(tmp_path)
+    assert len(run_files(tmp_path)) == 2
+    assert merged in {f"shared/{path.name}" for path in run_files(tmp_path)}
+    assert broken_invariants(tmp_path) == []
+
+
+def test_runs_of_other_times_are_not_merged(tmp_path: Path) -> None:
+    """So that a file falls as a whole; at most two classes outlive their keys."""
+    clock = Clock(0)
+    with sink_at(tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl="8h"), **ALL_IN_FILES).local() as out:
+        for number in range(100):
+            clock.now_ms += HOUR_MS // 4
+            out.write(pa.table({"id": [f"{number}"]}))
+            progress = out.checkpoint()
+            assert progress.state_keys <= 9 * 4
+            assert progress.state_runs <= 9 * 3
+    for run in seen_keys(tmp_path).runs:
+        assert run.first_ms // HOUR_MS == run.last_ms // HOUR_MS
+
+
+def test_memory_holds_some_keys_and_files_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More new keys than memory may have go to files before the checkpoint; merged ones leave no file behind."""
+    monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 100)
+    monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 64)
+    with sink_at(tmp_path, retained_checkpoints=1, **ALL_IN_FILES).local() as out:
+        out.write(pa.table({"id": list(range(1000)) * 2}))
+        assert run_files(tmp_path)
+        progress = out.checkpoint()
+        assert (progress.rows, progress.duplicates, progress.state_keys) == (1000, 1000, 1000)
+        out.checkpoint()
+        assert len(run_files(tmp_path)) == progress.state_runs
+    assert ids_in(tmp_path) == Counter(range(1000))
+
+
+def test_large_runs_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they lie, or from a copy without a name where the store has no file on this host."""
+    monkeypatch.setattr(deduplicate, "_MAPPED_BYTES", 0)
+    for base in (tmp_path, "memory://distinct"):
+        keys = pf.Deduplicate("id")
+        for _ in range(2):
+            sink = pf.FileSink(base, uid="d", format="json", deduplicate=keys, **ALL_IN_FILES)
+            with sink.local() as out:
+                out.write(pa.table({"id": list(range(100))}))
+                duplicates = out.checkpoint().duplicates
+        assert duplicates == 100
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+def test_a_damaged_run_changes_nothing(tmp_path: Path, damage: str) -> None:
+    """The start says which file it is, before there is a takeover; the parts can be recovered all the same."""
+
+    def crash() -> None:
+        out = sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA).open()
+        out.write(rows_with("a", "b"))
+        out.checkpoint()
+        os._exit(0)
+
+    assert in_child(crash) == 0
+    (path,) = run_files(tmp_path)
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if damage == "cut" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    before = everything(tmp_path)
+    with pytest.raises(SnapshotCorrupt, match=path.name), sink_at(tmp_path, **ALL_IN_FILES).local():
+        pass
+    assert everything(tmp_path) == before
+    assert any("run-file" in one for one in broken_invariants(tmp_path))
+    recover_all(tmp_path)
+    assert ids_in(tmp_path) == Counter("ab")
+
+
+# Savepoints, going back, recovery
+
+
+def test_a_savepoint_has_the_keys(tmp_path: Path) -> None:
+    """It can be moved; the sink that begins with it knows them, and shares no file with the savepoint."""
+    out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
+    out.write(pa.table({"id": [f"{one}" for one in range(3000)]}))
+    out.write(rows_with("a", "b"))
+    saved = Path(out.stop_with_savepoint(tmp_path / "saved"))
+    moved = saved.rename(tmp_path / saved.name)
+    shutil.rmtree(tmp_path / "out" / "_partfile")
+    with sink_at(tmp_path / "new", restore_from=moved, **ALL_IN_FILES).local(schema=SCHEMA) as out:
+        shutil.rmtree(moved)
+        out.write(rows_with("b", "c"))
+        assert out.checkpoint().duplicates == 1
+    assert ids_in(tmp_path / "new") == Counter("c")
+    with sink_at(tmp_path / "new", **ALL_IN_FILES).local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b", "c"))
+        assert out.checkpoint().duplicates == 3
+    assert broken_invariants(tmp_path / "new") == []
+
+
+def test_a_savepoint_without_one_of_its_runs_is_refused(tmp_path: Path) -> None:
+    """Nothing is begun with it."""
+    out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
+    out.write(pa.table({"id": [f"{one}" for one in range(3000)]}))
+    saved = Path(out.stop_with_savepoint(tmp_path / "saved"))
+    (run,) = (path for path in saved.glob("*.state") if path.read_bytes().startswith(b"partfile run"))
+    run.unlink()
+    with pytest.raises(SnapshotCorrupt), sink_at(tmp_path / "new", restore_from=saved, **ALL_IN_FILES).local():
+        pass
+    assert not list((tmp_path / "new").rglob("_metadata"))
+
+
+def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
+    """Rows of parts that are cut back can be written again."""
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
+    make = partial(sink_at, tmp_path, rolling=rolling, retained_checkpoints=9, **ALL_IN_FILES)
+
+    def crash() -> None:
+        out = make().local(schema=SCHEMA).open()
+        for one in "abc":
+            out.write(rows_with(one))
+            out.checkpoint()
+        os._exit(0)
+
+    assert in_child(crash) == 0
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b", "c", "d"))
+        assert out.checkpoint().duplicates == 1
+    assert ids_in(tmp_path) == Counter("abcd")
+    assert broken_invariants(tmp_path) == []
+
+
+# A model
+
+
+class Model:
+    """What a dictionary of keys and times would do."""
+
+    def __init__(self, options: pf.Deduplicate) -> None:
+        self._options = options
+        self._times: dict[int, int] = {}
+        self.now_ms = 0
+
+    def kept(self, keys: list[int | None], now_ms: int) -> list[int | None]:
+        """The keys of the rows that are written."""
+        self.now_ms = max(self.now_ms, now_ms)
+        ttl_ms, kept = self._options.ttl_ms, list[int | None]()
+        for key in keys:
+            if key is None:
+                kept += [key] if self._options.on_null == "keep" else []
+                continue
+            time_ms = self._times.get(key)
+            is_seen = time_ms is not None and (ttl_ms is None or time_ms + ttl_ms > self.now_ms)
+            kept += [] if is_seen else [key]
+            if not is_seen or self._options.refresh == "read":
+                self._times[key] = self.now_ms
+        return kept
+
+
+@pytest.mark.parametrize("ttl", [None, 1, 0.05])
+@pytest.mark.parametrize("refresh", ["write", "read"])
+def test_it_does_what_a_dictionary_would(
+    ttl: float | None, refresh: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random keys, times, checkpoints and restores, with runs spilled and merged all the time."""
+    monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 60)
+    monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(deduplicate, "MAX_KEYS", 300)
+    options = pf.Deduplicate("id", ttl=ttl, refresh=refresh, on_null=rng.choice(["keep", "drop"]))
+    storage = CheckpointStorage(MemoryMetadataStore(), "d")
+    found, model = deduplicate.Deduplicator("d", options, storage, None), Model(options)
+    seen: SeenKeys | None = None
+    now_ms = 1000
+    for checkpoint_id in range(1, 60):
+        for _ in range(rng.randrange(4)):
+            now_ms += rng.randrange(-20, 60)
+            keys = [rng.choice([None, rng.randrange(400), rng.randrange(20)]) for _ in range(rng.randrange(50))]
+            batch = pa.record_batch({"id": pa.array(keys, pa.int64())})
+            if keys:
+                assert found.kept(batch, now_ms)["id"].to_pylist() == model.kept(keys, now_ms)
+        seen = found.snapshot(seen, checkpoint_id, now_ms)
+        model.now_ms = max(model.now_ms, now_ms)
+        if rng.random() < 0.3:
+            seen = None if seen is None else SeenKeys.model_validate_json(seen.model_dump_json())
+            found = deduplicate.Deduplicator("d", options, storage, seen)
+
+
+def test_the_log_says_how_many_rows_were_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the line of each checkpoint."""
+    with caplog.at_level(logging.INFO, "partfile"), sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "a"))
+        out.checkpoint()
+    assert "1 duplicates, 1 keys" in caplog.text
