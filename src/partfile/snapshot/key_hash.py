@@ -56,6 +56,8 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _EXACT = Context(prec=76)
 """Decimals have up to 38 digits, and as many behind the point."""
+_ROWS_AT_A_TIME = 1 << 15
+"""Rows that are hashed at a time: they stay in the processor's cache."""
 _STRIPE_BYTES = 32
 _LANE_BYTES = 8
 _HALF_BYTES = 4
@@ -106,9 +108,16 @@ def hashes_of(columns: Sequence[pa.Array[Any]]) -> Hashes:
     Args:
         columns: The key's columns, in their order, each of a type that has a ``kind_of``.
     """
+    begins = range(0, max(1, len(columns[0])), _ROWS_AT_A_TIME)
+    pieces = [_hashes([column.slice(begin, _ROWS_AT_A_TIME) for column in columns]) for begin in begins]
+    return pieces[0] if len(pieces) == 1 else Hashes(*map(np.concatenate, zip(*pieces, strict=True)))
+
+
+def _hashes(columns: Sequence[pa.Array[Any]]) -> Hashes:
     rows = len(columns[0])
-    high = np.full(rows, SEED, np.uint64)
-    low = _of_halves(np.full(rows, SECOND, np.uint64), high)
+    # Both chains at once, one a row of the array: what a value costs is to be read.
+    chains = np.full((2, rows), SEED, np.uint64)
+    chains[1] = _of_halves(np.full(rows, SECOND, np.uint64), chains[1])
     is_null = np.ones(rows, np.bool_)
     for column in columns:
         kind = kind_of(column.type)
@@ -117,12 +126,10 @@ def hashes_of(columns: Sequence[pa.Array[Any]]) -> Hashes:
         nulls = np.asarray(column.is_null())
         marks = np.uint64(mark_of(kind)) + nulls.astype(np.uint64)
         is_null &= nulls
-        values = _values(column, kind)
-        high, low = (
-            np.where(nulls, marked, values.hashed(marked))
-            for marked in (_of_halves(marks, high), _of_halves(marks, low))
-        )
-    return Hashes(high, low, is_null)
+        marked = _of_halves(marks, chains)
+        hashed = _values(column, kind).hashed(marked)
+        chains = np.where(nulls, marked, hashed) if nulls.any() else hashed
+    return Hashes(chains[0], chains[1], is_null)
 
 
 class _Words(NamedTuple):
@@ -236,39 +243,43 @@ def _of_words(words: Words, seeds: Words) -> Words:
 
 
 def _of_bytes(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Words) -> Words:
-    """XXH64 of many values at once: each step is done for all values that are long enough for it."""
+    """XXH64 of many values by two seeds each: a step is done at once for all values that are long enough for it."""
     # Views that read a number at any byte.
     words = np.ndarray((len(data) - _LANE_BYTES + 1,), "<u8", data, strides=(1,))
     halves = np.ndarray((len(data) - _LANE_BYTES + 1,), "<u4", data, strides=(1,))
     hashed = seeds + _P5
     stripes = lengths // _STRIPE_BYTES
-    long = np.flatnonzero(stripes)
-    if len(long):
-        hashed[long] = _of_stripes(words, starts[long], stripes[long], seeds[long])
+    some = _places(stripes > 0)
+    if stripes[some].size:
+        hashed[:, some] = _of_stripes(words, starts[some], stripes[some], seeds[:, some])
     hashed += lengths.astype(np.uint64)
     at, left = starts + stripes * _STRIPE_BYTES, lengths % _STRIPE_BYTES
     for lane in range(_STRIPE_BYTES // _LANE_BYTES - 1):
-        some = np.flatnonzero(left >= (lane + 1) * _LANE_BYTES)
-        hashed[some] = _with_word(hashed[some], words[at[some] + lane * _LANE_BYTES])
+        some = _places(left >= (lane + 1) * _LANE_BYTES)
+        hashed[:, some] = _with_word(hashed[:, some], words[at[some] + lane * _LANE_BYTES])
     at, left = at + left // _LANE_BYTES * _LANE_BYTES, left % _LANE_BYTES
-    some = np.flatnonzero(left >= _HALF_BYTES)
-    hashed[some] = _with_half(hashed[some], halves[at[some]].astype(np.uint64))
+    some = _places(left >= _HALF_BYTES)
+    hashed[:, some] = _with_half(hashed[:, some], halves[at[some]].astype(np.uint64))
     at, left = at + left // _HALF_BYTES * _HALF_BYTES, left % _HALF_BYTES
     for one in range(_HALF_BYTES - 1):
-        some = np.flatnonzero(left > one)
-        hashed[some] = _rotated(hashed[some] ^ (data[at[some] + one].astype(np.uint64) * _P5), 11) * _P1
+        some = _places(left > one)
+        hashed[:, some] = _rotated(hashed[:, some] ^ (data[at[some] + one].astype(np.uint64) * _P5), 11) * _P1
     return _ended(hashed)
+
+
+def _places(mask: NDArray[np.bool_]) -> NDArray[np.intp] | slice:
+    """Where a mask is true. Of keys of one length, which are the rule, it is so everywhere, and nothing is copied."""
+    return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
 def _of_stripes(words: Words, starts: NDArray[np.int64], stripes: NDArray[np.int64], seeds: Words) -> Words:
     """The state after all whole stripes of values that have at least one."""
     sums = [seeds + _P1 + _P2, seeds + _P2, seeds.copy(), seeds - _P1]
-    some = np.arange(len(starts))
     for stripe in range(int(stripes.max())):
-        some = some[stripes[some] > stripe]
+        some = _places(stripes > stripe)
         at = starts[some] + stripe * _STRIPE_BYTES
         for lane, total in enumerate(sums):
-            total[some] = _round(total[some], words[at + lane * _LANE_BYTES])
+            total[:, some] = _round(total[:, some], words[at + lane * _LANE_BYTES])
     hashed = _rotated(sums[0], 1) + _rotated(sums[1], 7) + _rotated(sums[2], 12) + _rotated(sums[3], 18)
     for total in sums:
         hashed = (hashed ^ _round(np.zeros_like(total), total)) * _P1 + _P4
