@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import partfile as pf
 from partfile.testing.harness import SinkHarness
-from support.sinks.life_cycle import LONG, batch, continue_to, rows_done, run_to_the_end
+from support.sinks.life_cycle import LONG, ROWS_A_CHECKPOINT, batch, continue_to, rows_done, run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +120,26 @@ def take_a_savepoint(process: Process) -> None:
         out.write(batch(4, 3), position=7)
 
 
+DISTINCT: dict[str, Any] = {"deduplicate": pf.Deduplicate("row"), "inline_threshold_bytes": 0}
+"""Every run of keys is a file."""
+
+
+def distinct_rows(process: Process) -> None:
+    """Three checkpoints over the same parts; before each the rows of the one before it come again."""
+    with process.sink(rolling=LONG, **DISTINCT).local() as out:
+        done = rows_done(out)
+        while done < ROWS:
+            first = max(0, done - ROWS_A_CHECKPOINT)
+            done = min(done + ROWS_A_CHECKPOINT, ROWS)
+            out.write(batch(first, done - first), position=done)
+            out.checkpoint()
+
+
+def restore_keys(process: Process) -> None:
+    """Start with the keys of the rows so far, and be gone without another checkpoint."""
+    process.sink(rolling=LONG, **DISTINCT).local().open().close()
+
+
 def stream(cut: Cut) -> Scenario:
     """Three checkpoints and a clean end, with parts that roll by size.
 
@@ -158,6 +178,7 @@ OTHERS = [
     Scenario("abort", give_a_checkpoint_up),
     Scenario("savepoint", take_a_savepoint),
     Scenario("keep", keep_parts, recovery=keep_parts, seed=keep_fewer_parts, keeps_parts=True),
+    Scenario("distinct", distinct_rows, recovery=restore_keys, end=distinct_rows),
 ]
 """Lives in which nothing is cut in a way of its own."""
 
