@@ -336,6 +336,23 @@ def schema_changed(terminal: Terminal) -> None:
     terminal.partfile("verify", base)
 
 
+def keys_damaged(terminal: Terminal) -> None:
+    """A disk that has eaten the end of a run of keys."""
+    base = terminal.root / "landing"
+    distinct: dict[str, Any] = {"deduplicate": pf.Deduplicate("id"), "inline_threshold_bytes": 0}
+    die(base, **distinct)
+    (run,) = (base / "_partfile" / "events" / "shared").iterdir()
+    run.write_bytes(run.read_bytes()[:-20])
+    terminal.section("seen")
+    terminal.job(lambda: run_batches(base, **distinct))
+    terminal.partfile("verify", base)
+    terminal.section("mended")
+    terminal.partfile("state", base)
+    terminal.partfile("state", base, "--uid", "events", "--forget")
+    terminal.partfile("state", base, "--uid", "events", "--forget", "--apply", *AT_ONCE)
+    terminal.job(lambda: run_batches(base, **distinct))
+
+
 LOCAL = {
     "driver-killed": driver_killed,
     "two-drivers": two_drivers,
@@ -351,5 +368,6 @@ LOCAL = {
     "no-permission": no_permission,
     "wrong-path": wrong_path,
     "schema-changed": schema_changed,
+    "keys-damaged": keys_damaged,
 }
 """Those on local disk, by the names in the document."""
