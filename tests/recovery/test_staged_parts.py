@@ -420,6 +420,51 @@ def test_a_staging_file_that_is_too_short_is_told(tmp_path: Path) -> None:
     assert "IS SHORTER THAN THAT" in told("recover", tmp_path, code=1)
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+@pytest.mark.parametrize("verb", ["encode", "set aside"])
+def test_the_plan_promises_nothing_of_a_staging_file_that_lacks_bytes(
+    tmp_path: Path, verb: str, *, is_gone: bool
+) -> None:
+    """Neither a file nor Arrow files: it names the part, the way out, and refuses --apply before anything changes."""
+    die_with_closed_staging_files(tmp_path)
+    lacking = staging_files_in(tmp_path)[0]
+    (job,) = planned_recovery(tmp_path).jobs
+    path = next(part.path for part in job.parts if part.path.rpartition("/")[2] in lacking.name)
+    if is_gone:
+        lacking.unlink()
+    else:
+        os.truncate(lacking, 100)
+    words = ("recover", tmp_path, *(() if verb == "encode" else ("--set-aside", path)))
+    said = told(*words, code=1)
+    assert said.count(f"  cannot {verb} ") == 1
+    assert f": {path}, IS {'UNDER NONE OF ITS NAMES' if is_gone else 'SHORTER THAN THAT'}" in said
+    assert said.count("  encode ") == 1
+    assert "set aside: keep" not in said
+    assert "#13-a-columnar-part-is-stuck-as-a-staging-file" in said
+    before = everything(tmp_path)
+    assert run(*words, "--apply", "--fence").exit_code == 1
+    assert everything(tmp_path) == before
+    (done,) = told_json(*words, "--apply", "--fence", "--accept-missing", code=1)["recovered"]
+    assert (done["published"], done["given_up"], done["set_aside"]) == (1, 1, [])
+
+
+def test_the_plan_says_what_reads_the_bytes_of_a_staging_file(tmp_path: Path) -> None:
+    """Of damage that has left the length as it was a plan knows nothing, and says what does."""
+    die_with_closed_staging_files(tmp_path)
+    assert told("recover", tmp_path, code=1).count("partfile verify PATH --checksums") == 1
+    for path in staging_files_in(tmp_path):
+        path.unlink()
+    assert "--checksums" not in told("recover", tmp_path, code=1)
+
+
+def test_verify_says_what_to_do_about_a_staging_file_that_is_too_short(tmp_path: Path) -> None:
+    """To put it back, or to give its rows up."""
+    die_with_closed_staging_files(tmp_path)
+    os.truncate(staging_files_in(tmp_path)[0], 100)
+    (short,) = (one for one in told_json("verify", tmp_path, code=1)["findings"] if one["code"] == "part-short")
+    assert short["hint"].endswith("#13-a-columnar-part-is-stuck-as-a-staging-file")
+
+
 def test_going_back_to_an_older_checkpoint_encodes_less(tmp_path: Path) -> None:
     """An open staging file goes back to the valid length that it had then; no row comes twice, and the plan says so."""
 

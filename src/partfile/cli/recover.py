@@ -14,7 +14,7 @@ from partfile.cli.completion import complete_staged_part
 from partfile.cli.confirmation import IDLE_FOR, AcceptMissing, Apply, CutWord, Fence, IdleFor, PlanDigest, cut_of
 from partfile.cli.exit_codes import DONE, FINDINGS, code_of_problem
 from partfile.cli.output import counted, shown_bytes, tell_failed
-from partfile.errors import ConfigError, NotFound, PartfileError, joined_hints
+from partfile.errors import ConfigError, NotFound, PartfileError, joined_hints, page_url
 from partfile.recovery.adopt.apply import AdoptedReport, adopt, check_idle, plan_adoption
 from partfile.recovery.adopt.flink_names import FlinkNames
 from partfile.recovery.adopt.plan import AdoptionOptions, AdoptionPlan, Layout
@@ -239,7 +239,7 @@ class RecoverReport(Json):
     """The jobs at the first of which an interruption or another error ended it; run it again."""
 
 
-def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output) -> None:
+def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output, *, is_applied: bool) -> None:
     """Print what becomes of each job."""
     if not jobs:
         out.line("nothing to recover: no completed checkpoint that can be read waits for a part")
@@ -259,6 +259,8 @@ def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output)
             out.line(f"  missing or too short: {counted(len(job.lost), 'part')}; --apply is refused", "bold red")
             does = f"put them back; or --accept-missing gives them up, with their rows{_but_finished(job)}"
             out.line(f"  {does}", "bold red")
+        if not is_applied:
+            _show_staging_files(job, options, out)
 
 
 def show_recovered(planned: RecoveryPlan, done: RecoveredJob, place: Place, out: Output) -> None:
@@ -329,18 +331,8 @@ def _show_way_back(job: PlannedJob, options: RecoveryOptions, out: Output) -> No
 
 def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None:
     end = shown_bytes(part.valid_length)
-    if part.is_set_aside:
-        does = (
-            f"set aside: keep {end} of a staging file ({counted(part.rows, 'row')}) as Arrow files, and make no file of"
-        )
-    elif part.buckets is not None:
-        does = (
-            f"encode {end} of a staging file that {part.buckets} buckets or more share "
-            f"({counted(part.rows, 'row')}) and publish in "
-        )
-        does += f"those without a file yet ({part.finished_buckets} have theirs)" if part.finished_buckets else "each"
-    elif part.is_staged:
-        does = f"encode {end} of a staging file ({counted(part.rows, 'row')}) and publish"
+    if part.is_staged:
+        does = _use_of_staging_file(part, end)
     elif part.was_open and options.cut == "valid-length":
         rows = counted(part.rows, "row")
         does = f"publish, with a sidecar if longer than {end} ({rows}): only readers of sidecars stop there"
@@ -351,6 +343,31 @@ def _show_part(part: PlannedPart, options: RecoveryOptions, out: Output) -> None
     found = f"{_FOUND[part.found]}, CANNOT BE ENCODED HERE: {part.problem}" if part.problem else _FOUND[part.found]
     is_wrong = part.found in {"blocked", "short", "missing"} or bool(part.problem)
     out.line(f"  {does}: {part.path}{found}", "bold red" if is_wrong else None)
+
+
+def _use_of_staging_file(part: PlannedPart, end: str) -> str:
+    """A phrase for what becomes of a staging file; nothing is promised of one that is missing or too short."""
+    is_shared = part.buckets is not None and not part.is_set_aside
+    shared = f" that {part.buckets} buckets or more share" if is_shared else ""
+    what = f"{end} of a staging file{shared} ({counted(part.rows, 'row')})"
+    if part.found in {"short", "missing"}:
+        return f"cannot {'set aside' if part.is_set_aside else 'encode'} {what}"
+    if part.is_set_aside:
+        return f"set aside: keep {what} as Arrow files, and make no file of"
+    if part.buckets is None:
+        return f"encode {what} and publish"
+    done = part.finished_buckets
+    return f"encode {what} and publish in {f'those without a file yet ({done} have theirs)' if done else 'each'}"
+
+
+def _show_staging_files(job: PlannedJob, options: RecoveryOptions, out: Output) -> None:
+    """Say what the plan does not know of staging files, and the way out for those that lack bytes."""
+    staged = [part for part in job.parts if part.is_staged]
+    if not options.accept_missing and any(part.found in {"short", "missing"} for part in staged):
+        way = page_url("RUNBOOK", "13-a-columnar-part-is-stuck-as-a-staging-file")
+        out.line(f"  a staging file lacks bytes, so no file is made of it; what to do: {way}", "bold red")
+    if any(part.found == "staged" and not part.problem for part in staged):
+        out.line("  bytes of staging files are read by --apply; to read them before: partfile verify PATH --checksums")
 
 
 def _but_finished(job: PlannedJob) -> str:
@@ -447,7 +464,7 @@ def _recover_sinks(call: Call, given: Confirmation, options: RecoveryOptions) ->
         planned = plan_recovery(call.place, jobs, options, stores)
         touched = [job for job in jobs if job.name in {one.job for one in planned.jobs}]
         if not call.out.as_json:
-            _show_plan(planned, call)
+            _show_plan(planned, given, call)
             if touched:
                 confirmation.show_end_of_plan(given, planned, stores.checkpoints, touched, call)
         if not touched:
@@ -458,10 +475,10 @@ def _recover_sinks(call: Call, given: Confirmation, options: RecoveryOptions) ->
     return _recover_all(planned, call, given, touched if given.is_applied else [])
 
 
-def _show_plan(planned: RecoveryPlan, call: Call) -> None:
+def _show_plan(planned: RecoveryPlan, given: Confirmation, call: Call) -> None:
     tell_failed(planned.failed, call.out)
     if planned.jobs or not planned.failed:
-        show_jobs(planned.jobs, planned.options, call.out)
+        show_jobs(planned.jobs, planned.options, call.out, is_applied=given.is_applied)
 
 
 def _check_options(options: RecoveryOptions) -> None:

@@ -152,7 +152,7 @@ def create(
             raise ConfigError("more than one sink is here, and a savepoint is of one", hint=f"Pass --uid: {names}.")
         planned = plan_creation(call.place, jobs[0], to, options, stores)
         if not call.out.as_json:
-            show_jobs((planned.job,), options, call.out)
+            show_jobs((planned.job,), options, call.out, is_applied=given.is_applied)
             call.out.line(f"  then write a savepoint below {to}")
             confirmation.show_end_of_plan(given, planned, stores.checkpoints, jobs, call)
         if given.is_applied:

@@ -105,6 +105,11 @@ INVARIANTS: dict[Code, str] = {
 
 _AT_ONCE_BYTES = 1 << 20
 """To read of a file before it is compared."""
+_GIVE_UP = (
+    "No start encodes it as it is. Without a copy give its rows up: "
+    f"{page_url('RUNBOOK', '13-a-columnar-part-is-stuck-as-a-staging-file')}"
+)
+"""What there is to do about a staging file that is not what was written."""
 
 
 class Finding(Json):
@@ -456,10 +461,14 @@ def _short_findings(tree: Tree, before: PartIndex, after: PartIndex) -> Iterator
         sizes = [tree.sizes[path] for path in part.all_paths if path in tree.sizes]
         size, valid = max(sizes, default=None), part.handle.valid_length
         if size is not None and size < valid:
+            hint = (
+                "Data is missing: another program cut it, or the disk lost it. Put it back from a copy, then type: "
+                "partfile verify PATH"
+            )
             yield error(
                 "part-short",
                 f"it has {size} bytes, and checkpoint {part.checkpoint_id} vouches for {valid}",
-                "Data is missing: another program cut it, or the disk lost it. Put it back from a copy.",
+                joined_hints(hint, _GIVE_UP) if part.is_staging_file else hint,
                 path=part.lookup_path,
                 job=part.job.name,
                 checkpoint_id=part.checkpoint_id,
@@ -745,11 +754,7 @@ def _differs(part: KnownPart, what: str) -> Finding:
         "--checksums"
     )
     if part.is_staging_file:
-        hint = joined_hints(
-            hint,
-            "No start encodes it as it is. Without a copy give its rows up: "
-            f"{page_url('RUNBOOK', '13-a-columnar-part-is-stuck-as-a-staging-file')}",
-        )
+        hint = joined_hints(hint, _GIVE_UP)
     return error(
         "checksum-differs",
         what,
