@@ -45,6 +45,7 @@ from support.sinks.life_cycle import (
     LONG,
     assert_exactly_once,
     batch,
+    everything,
     finished_files,
     make_sink,
     rows_done,
@@ -195,6 +196,36 @@ def test_checkpoints_do_not_lie_visibly_below_the_base(tmp_path: Path, inside: s
             pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
     else:
         pf.FileSink(base, format="json", checkpoint_dir=str(tmp_path / "out" / inside), uid="u")
+
+
+@pytest.mark.parametrize("inside", ["", "/flights", "/flights/deeper"])
+@pytest.mark.parametrize(
+    "spelling", ["{base}/_partfile{inside}", "file://{base}/_partfile{inside}", "{base}/link{inside}"]
+)
+def test_a_base_among_the_checkpoints_of_a_sink_is_refused(tmp_path: Path, spelling: str, inside: str) -> None:
+    """However it is written; the error names it, and the base of that sink. Nothing is made."""
+    make_sink(tmp_path).local().open().finish()
+    (tmp_path / "link").symlink_to("_partfile")
+    before = everything(tmp_path)
+    base = spelling.format(base=tmp_path, inside=inside)
+    with pytest.raises(ConfigError, match="in a directory called _partfile") as raised:
+        pf.FileSink(base, uid="other", format="json")
+    assert f"base={base!r}" in raised.value.message
+    assert raised.value.hint.endswith(f"base={str(tmp_path)!r}")
+    assert everything(tmp_path) == before
+
+
+def test_where_a_base_may_not_lie_is_looked_for_by_whole_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every store, and from a working directory; another directory with an underscore is one like any other."""
+    for base in ("s3://bucket/x/_partfile/y", "hdfs://nn/x/_partfile/y", "memory://x/_partfile"):
+        with pytest.raises(ConfigError, match="_partfile"):
+            pf.FileSink(base, uid="u", format="json")
+    (tmp_path / "_partfile").mkdir()
+    monkeypatch.chdir(tmp_path / "_partfile")
+    with pytest.raises(ConfigError, match="base='out' lies in"):
+        pf.FileSink("out", uid="u", format="json")
+    for base in ("x_partfile/y", "_partfiles/y", "_state/y"):
+        pf.FileSink(tmp_path / base, uid="u", format="json")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no other file system here answers like /proc")

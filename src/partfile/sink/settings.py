@@ -22,7 +22,16 @@ from partfile.sink.progress import BatchProgress
 from partfile.snapshot.storage import FileSystemStorageSettings
 from partfile.snapshot.streams import DEFAULT_INLINE_THRESHOLD_BYTES, MAX_INLINE_THRESHOLD_BYTES
 from partfile.stores.base import STATE_DIRECTORY, Cut, Store
-from partfile.stores.registry import check_options, is_adrift, open_store, options_for, path_inside
+from partfile.stores.registry import (
+    check_options,
+    is_adrift,
+    is_local,
+    open_store,
+    options_for,
+    path_inside,
+    resolved,
+)
+from partfile.stores.urls import local_path, shown_url
 from partfile.writers.base import BulkFormat, Format
 
 if TYPE_CHECKING:
@@ -193,6 +202,25 @@ def _command(
     return shlex.join([*words, *options])
 
 
+def check_base(base: str) -> None:
+    """Refuse a base among the checkpoints of sinks.
+
+    Args:
+        base: A path or URL.
+
+    Raises:
+        ConfigError: It lies there, as it is written or once its links are followed.
+    """
+    for spelling in (local_path(base), resolved(base)) if is_local(base) else (base,):
+        above, state, _ = f"{spelling}/".partition(f"/{STATE_DIRECTORY}/")
+        if state:
+            raise ConfigError(
+                f"base={shown_url(base)} lies in a directory called {STATE_DIRECTORY}, which holds the checkpoints of "
+                f"the sinks whose base is {above or '/'!r}",
+                hint=f"Write that base, with a uid of its own, or a directory elsewhere: base={above or '/'!r}",
+            )
+
+
 def check_directory(path: str, base: str, name: str, storage_options: Mapping[str, object]) -> None:
     """Refuse a directory for partfile's own files that the next run may not find, or that readers of the base would.
 
@@ -298,6 +326,11 @@ class SinkSettings(RestoreSettings):
                 "it cannot stand as a path below the base", hint="Write on_bad_bucket='bad', or 'country=bad'."
             )
         return value
+
+    @model_validator(mode="after")
+    def _base_is_no_other_sinks_state(self) -> Self:
+        check_base(self.base)
+        return self
 
     @model_validator(mode="after")
     def _hashes_only_by_hash(self) -> Self:

@@ -173,8 +173,12 @@ def resolved(url: str) -> str:
     Raises:
         ConfigError: It is of no store that there is.
     """
-    is_local = not (_is_hdfs(url) or _is_s3(url) or is_of_fsspec(url))
-    return os.path.realpath(local_path(url)) if is_local else url
+    return os.path.realpath(local_path(url)) if is_local(url) else url
+
+
+def is_local(url: str) -> bool:
+    """Whether it is no URL of a store that is reached over a network, or by fsspec."""
+    return not (_is_hdfs(url) or _is_s3(url) or is_of_fsspec(url))
 
 
 def path_inside(path: str, base: str, storage_options: Mapping[str, object]) -> tuple[str, ...] | None:
