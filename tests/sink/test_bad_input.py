@@ -33,6 +33,7 @@ from partfile.errors import (
     UnsupportedTypeError,
 )
 from partfile.sink import rows as handed_over
+from partfile.sink import settings
 from partfile.sink.policies import Deduplicate, PartNaming, RollingPolicy
 from partfile.sink.settings import SinkOptions, SinkSettings
 from partfile.snapshot.documents import FORMAT_VERSION
@@ -229,10 +230,26 @@ def test_where_a_base_may_not_lie_is_looked_for_by_whole_names(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no other file system here answers like /proc")
-def test_a_base_that_cannot_be_made_is_told_as_that() -> None:
+def test_a_base_that_cannot_be_made_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not as a rival's work, though the directory of the first checkpoint is never there."""
+    monkeypatch.setattr(settings, "check_base", lambda _base: None)
     with pytest.raises(NotApplied, match="cannot make the base '/proc/partfile-test/_partfile'"):
         make_sink("/proc/partfile-test").local().open()
+
+
+@pytest.mark.parametrize("base", ["/proc/events", "/sys/kernel/events", "file:///proc", "{link}/events"])
+def test_a_base_of_the_kernel_is_refused(tmp_path: Path, base: str) -> None:
+    """By name, with a word on where to go instead; a directory that is only called so is one like any other."""
+    (tmp_path / "link").symlink_to("/proc")
+    base = base.format(link=tmp_path / "link")
+    with pytest.raises(ConfigError, match="where the kernel shows what it knows") as raised:
+        pf.FileSink(base, uid="u", format="json")
+    assert f"base={base!r}" in raised.value.message
+    assert "a directory of a disk" in raised.value.hint
+    for other in ("proc/events", "sys", "procs"):
+        pf.FileSink(tmp_path / other, uid="u", format="json")
+    pf.FileSink("/process/events", uid="u", format="json")
+    pf.FileSink("s3://proc/sys", uid="u", format="json")
 
 
 def test_a_base_that_is_a_file_is_refused(tmp_path: Path) -> None:

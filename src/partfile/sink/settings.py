@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _LAST_MS = 10**14
 """In the year 5138: a clock that counts microseconds tells more."""
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_KERNELS = ("/proc", "/sys")
+"""Directories whose files are on no disk."""
 
 StoreOpener = Callable[[str, Mapping[str, object]], Store]
 
@@ -203,7 +205,7 @@ def _command(
 
 
 def check_base(base: str) -> None:
-    """Refuse a base among the checkpoints of sinks.
+    """Refuse a base among the checkpoints of sinks, or where the kernel shows what it knows as files.
 
     Args:
         base: A path or URL.
@@ -211,7 +213,14 @@ def check_base(base: str) -> None:
     Raises:
         ConfigError: It lies there, as it is written or once its links are followed.
     """
-    for spelling in (local_path(base), resolved(base)) if is_local(base) else (base,):
+    spellings = (local_path(base), resolved(base)) if is_local(base) else (base,)
+    kernels = next((one for one in _KERNELS if f"{spellings[-1]}/".startswith(f"{one}/")), None)
+    if kernels is not None:
+        raise ConfigError(
+            f"base={shown_url(base)} lies in {kernels}, where the kernel shows what it knows, and keeps no file",
+            hint="Choose a directory of a disk, for instance base='/data/events'.",
+        )
+    for spelling in spellings:
         above, state, _ = f"{spelling}/".partition(f"/{STATE_DIRECTORY}/")
         if state:
             raise ConfigError(
