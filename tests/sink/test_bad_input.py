@@ -449,6 +449,30 @@ def test_a_position_that_would_not_come_back_is_refused(tmp_path: Path, position
     assert_exactly_once(tmp_path, 4)
 
 
+@pytest.mark.parametrize(
+    ("position", "size"),
+    [
+        ("x" * (1 << 20), (1 << 20) + 2),
+        ("\u20ac" * 400_000, 1_200_002),
+        ({"rows": ["\u20ac"] * 300_000}, 1_800_010),
+        ([10**3000] * 400, 1_200_801),
+    ],
+    ids=["text", "beyond ASCII", "rows", "integers"],
+)
+def test_a_position_that_is_too_large_is_refused_by_the_call(tmp_path: Path, position: Any, size: int) -> None:
+    """With its size, the most that is taken, and what to keep instead; the sink goes on. One just as large is kept."""
+    most = "y" * ((1 << 20) - 2)
+    with make_sink(tmp_path).local() as out:
+        for verb in (partial(out.write, batch(0, 2)), out.checkpoint):
+            with pytest.raises(ConfigError, match=f"takes {size} bytes as JSON, .* at most {1 << 20}") as raised:
+                verb(position=position)
+            assert "position=17" in raised.value.hint
+        out.write(batch(0, 4), position=most)
+    with make_sink(tmp_path).local() as again:
+        assert again.position == most
+    assert_exactly_once(tmp_path, 4)
+
+
 @pytest.mark.parametrize("told", [10**15, 10**19, 1.5, None, True, "1"], ids=repr)
 def test_a_clock_that_tells_no_milliseconds_begins_no_sink(tmp_path: Path, told: Any) -> None:
     """It is named with what it should return; with a right clock the sink begins."""

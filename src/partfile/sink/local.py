@@ -210,13 +210,14 @@ class LocalSink:
                 anything else that has ``__arrow_c_stream__`` or ``__arrow_c_array__``; or a list of dictionaries, with
                 ``local(schema=...)``. A stream is read while it is written.
             position: Where the input stands after these rows, for instance an offset; the next checkpoint keeps it. Any
-                JSON value that is not None. Required with ``checkpoint_interval_s``. Once one was passed, pass one
-                with the last rows before a checkpoint: the log warns of a checkpoint with rows behind its position.
+                JSON value that is not None, of at most 1 MiB. Required with ``checkpoint_interval_s``. Once one was
+                passed, pass one with the last rows before a checkpoint: the log warns of a checkpoint with rows behind
+                its position.
 
         Raises:
-            ConfigError: ``rows`` or ``position`` is of a wrong type, or values of dictionaries do not fit the schema;
-                nothing was written, and the sink stays open. Where the bucketer or the format refuses the rows, it is
-                closed.
+            ConfigError: ``rows`` or ``position`` is of a wrong type, ``position`` is too large, or values of
+                dictionaries do not fit the schema; nothing was written, and the sink stays open. Where the bucketer or
+                the format refuses the rows, it is closed.
             CheckpointMismatch: ``on_schema_change`` does not let the columns pass; the sink is closed.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
@@ -401,10 +402,12 @@ class LocalSink:
         """Make every row written so far count, exactly once, and publish the parts that have rolled.
 
         Args:
-            position: Where the input stands; None keeps what ``write`` was told last. Given back as ``position`` after
-                a restore.
+            position: Where the input stands, at most 1 MiB of JSON; None keeps what ``write`` was told last. Given back
+                as ``position`` after a restore.
 
         Raises:
+            ConfigError: ``position`` is no JSON value, or is too large; there is no checkpoint, and the sink stays
+                open.
             Fenced: Another process has taken the sink over; this one is closed.
             OutcomeUnknown: The checkpoint may be complete; open a new sink and look at its ``position``.
         """

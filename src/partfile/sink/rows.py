@@ -402,14 +402,34 @@ def _kind(rows: object) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
+MAX_POSITION_BYTES = 1 << 20
+"""Of the JSON of a position, which each checkpoint holds."""
+_SHORT = 1000
+"""Characters of a text that is not measured: each takes at most six bytes as JSON."""
+_AS_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def kept_position(value: object) -> JsonValue:
     """Copy a position, so that an offset that the caller moves on in place does not change with it.
 
     Raises:
-        ConfigError: It would not come back from a checkpoint as it is.
+        ConfigError: It would not come back from a checkpoint as it is, or is larger than ``MAX_POSITION_BYTES``.
     """
     _check_position(value)
+    size = _json_bytes(value)
+    if size > MAX_POSITION_BYTES:
+        raise ConfigError(
+            f"position takes {size} bytes as JSON, and a checkpoint keeps at most {MAX_POSITION_BYTES}",
+            hint="Keep where the input stands, not what was read: position=17, or position={'file': 'a', 'line': 17}",
+        )
     return cast("JsonValue", deepcopy(value))
+
+
+def _json_bytes(value: object) -> int:
+    """The length of a position as JSON; 0 of one that is short whatever is in it."""
+    if value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) < _SHORT):
+        return 0
+    return len(_AS_JSON.encode(value).encode())
 
 
 _DEEPEST = 100
