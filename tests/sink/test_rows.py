@@ -213,6 +213,15 @@ def test_what_a_type_keeps_whole_is_taken(value: Any, kind: Any, kept: Any) -> N
         (pl.Series([1, 2]), SCHEMA, "rows of type polars.Series cannot be converted"),
         (pd.Series([1, 2]), SCHEMA, "Series"),
         (pl.DataFrame({"a": [object()]}), SCHEMA, "column 'a' of the polars frame holds Python objects"),
+        *(
+            (pl.DataFrame({"id": [1], "a": [value]}, {"id": pl.Int64, "a": kind}), SCHEMA, words)
+            for value, kind, words in [
+                (1, pl.Int128, r"column 'a' .* type Int128, .*Cast it to pl\.Int64.*pl\.col\('a'\)"),
+                (1, pl.UInt128, "column 'a' .* type UInt128"),
+                ([1], pl.List(pl.Int128), r"type List\(Int128\), and Arrow has no Int128.*what is in it"),
+                ({"b": 1}, pl.Struct({"b": pl.Int128}), r"'a' .* type Struct\(.*no Int128"),
+            ]
+        ),
         (pd.DataFrame({"a": [1, "x"]}), SCHEMA, "rows of type pandas.DataFrame cannot be converted"),
     ],
 )
@@ -223,6 +232,14 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, rows: Any, schema: An
             out.write(rows)
         out.write(pa.table({"id": [5]}))
     assert pf.read(tmp_path).to_table().to_pylist() == [{"id": 5}]
+
+
+def test_columns_called_like_a_wide_integer_are_written(tmp_path: Path) -> None:
+    """The types of a frame of polars are looked at, and no names."""
+    frame = pl.DataFrame({"Int128": [{"Int128": 1}], "Object": [[2]]})
+    with pf.FileSink(tmp_path, uid="rows", format="parquet").local() as out:
+        out.write(frame)
+    assert pf.read(tmp_path).to_table().to_pylist() == frame.to_dicts()
 
 
 def numbers(count: int) -> Iterator[dict[str, int]]:

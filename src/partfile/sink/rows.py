@@ -207,7 +207,7 @@ def _check_lazy(rows: object) -> None:
 
 
 def _check_polars(rows: object) -> None:
-    """Refuse columns of Python objects, which polars hands over as addresses in memory."""
+    """Refuse what polars does not hand over: Python objects, which are addresses in memory, and wide integers."""
     if type(rows).__module__.partition(".")[0] != "polars":
         return
     for name, kind in getattr(rows, "schema", {}).items():
@@ -216,6 +216,25 @@ def _check_polars(rows: object) -> None:
                 f"column {name!r} of the polars frame holds Python objects",
                 hint=f"Cast it, or drop it before the sink: frame.drop({name!r})",
             )
+        wide = next((str(one) for one in _polars_types(kind) if str(one) in _WIDE_INTEGERS), "")
+        if wide:
+            what, inner, cast_to = (wide, "it", "pl.Int64") if wide == str(kind) else (kind, "what is in it", "TYPE")
+            raise ConfigError(
+                f"column {name!r} of the polars frame has the type {what}, and Arrow has no {wide}",
+                hint=f"Cast {inner} to pl.Int64, or to pl.Decimal(38, 0) where values are larger: "
+                f"frame.with_columns(pl.col({name!r}).cast({cast_to}))",
+            )
+
+
+_WIDE_INTEGERS = frozenset({"Int128", "UInt128"})
+
+
+def _polars_types(kind: Any) -> Iterator[Any]:
+    """A type of polars, and all that it is made of."""
+    yield kind
+    for inner in (getattr(kind, "inner", None), *(field.dtype for field in getattr(kind, "fields", None) or ())):
+        if inner is not None:
+            yield from _polars_types(inner)
 
 
 _NAMED = "Write rows with named columns: a frame, a pyarrow.Table, or write([{'id': 1}])."
