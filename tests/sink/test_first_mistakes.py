@@ -85,6 +85,8 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "a base that is a file": (lambda _base: sink(__file__).local().open(), "is a file", "ls -l"),
     "a home directory": (lambda _base: sink("~/x"), "begins with ~", "os.path.expanduser('~/x')"),
     "a path of Databricks": (lambda _base: sink("dbfs:/x"), "'dbfs:/x'", "abfss://"),
+    "a URL of Databricks": (lambda _base: sink("dbfs://x/y"), "to dbfs://", "abfss://"),
+    "a URL of Databricks to read": (lambda _base: pf.read("dbfs://x/y"), "'dbfs://x/y'", "'instance': "),
     "S3 without a bucket": (lambda _base: sink("s3a:///x"), "names no S3 bucket", "s3://bucket/prefix"),
     "a client that is not installed": (
         lambda _base: sink("gs://bucket/x").local().open(),

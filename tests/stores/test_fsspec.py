@@ -155,6 +155,8 @@ def test_a_rival_that_is_a_little_later_is_seen(tmp_path: Path, monkeypatch: pyt
         ("gs:///bucket/path", "names no place"),
         ("gs://bucket/a?b", "?"),
         ("nosuch://bucket", "nosuch"),
+        ("dbfs://landing/events", "s3://bucket/path"),
+        ("DBFS:/landing/events", "s3://bucket/path"),
     ],
 )
 def test_what_no_sink_can_write_to_is_refused_by_name(url: str, why: str) -> None:

@@ -151,6 +151,11 @@ def _info(path: str, status: os.stat_result) -> dict[str, Any]:
 
 
 _LOCAL = {None, "file"}
+_CLIENT_HINTS = {
+    "dbfs": "Pass storage_options={'instance': 'HOST', 'token': 'TOKEN'}; or read the storage behind it, as "
+    "s3://bucket/path."
+}
+"""Of schemes whose client does not say what it needs."""
 
 
 def open_for_reading(
@@ -193,10 +198,9 @@ def open_for_reading(
         said = str(error) if isinstance(error, ImportError) else type(error).__name__
         raise ConfigError(
             f"{shown_url(url)} cannot be opened for reading: {said}",
-            hint=(
-                "Check the scheme and storage_options, and install the client of the scheme, as for hdfs://: pip "
-                "install 'partfile[hdfs]'"
-            ),
+            hint=_CLIENT_HINTS.get(scheme)
+            or "Check the scheme and storage_options, and install the client of the scheme, as for hdfs://: pip "
+            "install 'partfile[hdfs]'",
         ) from None
     return file_system, path
 

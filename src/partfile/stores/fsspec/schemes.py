@@ -83,6 +83,7 @@ _REFUSED = {
     "cached": _CACHE,
     "dask": _NO_STORAGE,
     "data": _READ_ONLY,
+    "dbfs": "it shows files of another storage, which has a URL of its own",
     "dvc": _READ_ONLY,
     "filecache": _CACHE,
     "generic": _NO_STORAGE,
@@ -159,10 +160,9 @@ class FsspecUrl(NamedTuple):
         if reason is not None:
             raise ConfigError(
                 f"a sink cannot write to {scheme}://: {reason}",
-                hint=(
-                    "The base is a plain path, file:///path, hdfs://host:port/path, s3://bucket/prefix or what "
-                    "fsspec can write to."
-                ),
+                hint=INSTEAD.get(scheme)
+                or "The base is a plain path, file:///path, hdfs://host:port/path, s3://bucket/prefix or what fsspec "
+                "can write to.",
             )
         check_no_secret(url)
         if scheme_named(scheme).package and not authority:
