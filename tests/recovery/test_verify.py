@@ -202,6 +202,17 @@ def test_another_programs_file_under_a_name_has_one_finding(tmp_path: Path) -> N
     assert [one["code"] for one in findings(tmp_path)] == ["finished-differs"]
 
 
+def test_of_a_file_under_a_parts_name_nothing_is_said_that_may_be_false(tmp_path: Path) -> None:
+    """Whether it holds rows of the sink is not known: the hint has both cases, and the command for either."""
+    crash_when_promised(tmp_path)
+    part = staged(tmp_path)
+    part.with_name(f"{part.name[1:].split('.txt')[0]}.txt").write_text("no rows of any sink")
+    (found,) = findings(tmp_path)
+    assert found["code"] == "finished-differs"
+    assert found["hint"].startswith("Another program made it: move it out of the base. Or, if checkpoints were put")
+    assert "mv FILE ELSEWHERE" in found["hint"]
+
+
 def test_a_checkpoint_of_another_log_is_found(tmp_path: Path) -> None:
     """A checkpoint that was copied here from another base of the same uid does not belong."""
     for name in ("one", "other"):

@@ -478,8 +478,8 @@ def _short_findings(tree: Tree, before: PartIndex, after: PartIndex) -> Iterator
 def conflict_findings(place: Place, tree: Tree, after: PartIndex) -> Iterator[Finding]:
     """Compare each file that has the final name of a part which is still owed with the part's staged file (R5).
 
-    No sink leaves other bytes there. It is so after checkpoints were put back from a backup, for instance: the sink
-    counts from an older number on, and meets a name that it has given before.
+    No sink leaves other bytes there. Another program does; or the sink itself, after its checkpoints were put back from
+    a backup: it counts from an older number on, and meets a name that it has given before. Nothing tells them apart.
 
     Args:
         place: Where the base is.
@@ -502,8 +502,9 @@ def conflict_findings(place: Place, tree: Tree, after: PartIndex) -> Iterator[Fi
                 yield error(
                     "finished-differs",
                     f"it holds other bytes than {other!r}, which checkpoint {part.checkpoint_id} vouches for",
-                    "Both hold rows, so delete neither. Move the finished one to a new name that readers see, and "
-                    "start the sink again: it publishes the other. "
+                    "Another program made it: move it out of the base. Or, if checkpoints were put back from a backup, "
+                    "this sink made it: then both hold rows, so delete neither, and give it a new name that readers "
+                    "see. Either way: mv FILE ELSEWHERE. The next start publishes the other. "
                     f"{page_url('RUNBOOK', '7-a-foreign-file-is-in-the-way')}",
                     path=path,
                     job=part.job.name,
