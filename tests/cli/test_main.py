@@ -246,7 +246,6 @@ USAGE_ERRORS = [
     ("recover {t}/out --publish-pending", "--publish-pending"),
     ("savepoint create {t}/empty --to {t}/s", "{t}/empty"),
     ("savepoint create {t}/out --to ''", "savepoint"),
-    ("savepoint create {t}/out --to {t}/file --apply --fence", "'{t}/file' is a file"),
     ("savepoint dispose {t}/out", "is not a savepoint"),
     ("savepoint list {t}/none", "{t}/none"),
     ("savepoint show {t}/out", "is not a savepoint"),
@@ -262,6 +261,8 @@ REFUSED = [
     ("recover {t}/damaged", "--restore-from"),
     ("recover {t}/damaged --restore-from {t}/damaged/_partfile/life/chk-2", "--accept-newer"),
     ("clean {t}/damaged", "--restore-from"),
+    ("savepoint create {t}/out --to {t}/file", "'{t}/file' is a file"),
+    ("savepoint create {t}/out --to {t}/file --apply --fence", "'{t}/file' is a file"),
 ]
 
 

@@ -109,6 +109,25 @@ def test_what_cannot_be_saved(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("words", [(), ("--json",), ("--apply",)])
+@pytest.mark.parametrize("target", ["{file}", "{file}/savepoints", "file://{file}"])
+def test_a_file_in_the_place_of_the_directory_is_refused_in_the_plan(
+    tmp_path: Path, target: str, words: tuple[str, ...]
+) -> None:
+    """With 1; it says what is there and what to type, and changes nothing. A directory that is not there is made."""
+    base, file = seeded(tmp_path), tmp_path / "savepoints"
+    file.write_text("a file")
+    before = everything(tmp_path)
+    refused = run("savepoint", "create", base, "--to", target.format(file=file), *words)
+    said = refused.stderr + refused.stdout
+    assert refused.exit_code == 1
+    assert f"{str(file)!r} is a file, not a directory" in said
+    assert "--to DIR" in said
+    assert everything(tmp_path) == before
+    told("savepoint", "create", base, "--to", tmp_path / "new" / "deeper", code=1)
+    assert everything(tmp_path) == before
+
+
 def test_dispose_shows_first_and_then_deletes_that_one(tmp_path: Path) -> None:
     """Without --apply nothing goes; with it this savepoint alone; run again it has nothing to do."""
     base = seeded(tmp_path)

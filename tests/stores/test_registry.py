@@ -110,6 +110,13 @@ def test_a_base_below_a_file_says_so(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_reader_below_a_file_is_told_which(tmp_path: Path) -> None:
+    """The file that is above, and not the path that was asked for."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=f"^'{tmp_path}/file' is a file, not a directory"):
+        LocalStore(str(tmp_path / "file" / "base"), create_base=False)
+
+
 def test_a_reader_makes_nothing(tmp_path: Path) -> None:
     """With create_base=False a missing base raises and stays missing; a base that is there can be read."""
     with pytest.raises(NotFound) as raised:

@@ -19,7 +19,7 @@ from partfile.sink.savepoints import directory_for_savepoints, reserved_savepoin
 from partfile.snapshot import documents
 from partfile.snapshot.savepoints import dispose_savepoint, is_file_of_savepoint, is_savepoint_name, read_savepoint
 from partfile.snapshot.storage import pointer_to
-from partfile.stores.registry import open_store
+from partfile.stores.registry import is_local, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,9 +87,10 @@ def plan_creation(place: Place, job: Job, directory: str, options: RecoveryOptio
     Raises:
         NotFound: The sink has no checkpoint.
         ConfigError: No savepoint can be made there.
+        RecoveryRefused: A file is in the place of the directory.
         SnapshotCorrupt: Its newest one cannot be read.
     """
-    directory_for_savepoints(recovery_settings(place, job, options), job.name, directory)
+    _check_no_file(place, directory_for_savepoints(recovery_settings(place, job, options), job.name, directory))
     planned = plan_job(place, job, options, stores)
     if planned is None:
         raise NotFound(
@@ -97,6 +98,28 @@ def plan_creation(place: Place, job: Job, directory: str, options: RecoveryOptio
             hint="It begins with its first checkpoint; check --uid and --checkpoint-dir.",
         )
     return CreationPlan(base=stores.base.base, directory=directory, options=options, job=planned)
+
+
+def _check_no_file(place: Place, directory: str) -> None:
+    """Refuse a local directory for savepoints that cannot be one, because it or what is above it is a file.
+
+    Raises:
+        RecoveryRefused: It is.
+    """
+    if not is_local(directory):
+        return
+    try:
+        open_store(directory, create_base=False).close()
+    except NotFound:
+        # It is made with the savepoint.
+        return
+    except ConfigError as error:
+        raise RecoveryRefused(
+            f"no savepoint can be made in {directory!r}: {error.message}",
+            hint="Nothing was changed. Name a directory, which is made if it is missing: partfile savepoint create "
+            f"{place.base} --to DIR",
+            path=directory,
+        ) from error
 
 
 def create_savepoint(

@@ -130,10 +130,10 @@ class LocalBase:
         try:
             return self._calls.open_base(self._path)
         except NotADirectoryError as error:
+            # It may be one that is above.
+            file = self._nearest()[0]
             raise ConfigError(
-                f"{self._path!r} is a file, not a directory",
-                hint=f"See what it is: ls -l {self._path}",
-                path=self._path,
+                f"{file!r} is a file, not a directory", hint=f"See what it is: ls -l {file}", path=self._path
             ) from error
         except FileNotFoundError as error:
             raise NotFound(
