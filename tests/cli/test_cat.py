@@ -36,6 +36,42 @@ def test_an_open_part_ends_at_its_valid_length(tmp_path: Path) -> None:
         assert told("cat", tmp_path, called) == "row-0000\nrow-0002\n"
 
 
+def test_a_part_may_be_named_as_a_shell_completes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the working directory, be it above the base, in a bucket or beside it; also by a link, and to any name."""
+    base = tmp_path / "a:out"
+    seed_with_a_tail(base)
+    (tmp_path / "link").symlink_to(base)
+    (tmp_path / "beside").mkdir()
+    name = staged(base).rpartition("/")[2]
+    final = f"{name[1:].rpartition('.txt')[0]}.txt"
+    for directory, path, prefixes in [
+        (tmp_path, "a:out", ("a:out/bucket=b0", "./a:out/bucket=b0", "link/bucket=b0", "bucket=b0")),
+        (tmp_path / "beside", "../a:out", ("../a:out/bucket=b0", "../link/bucket=b0")),
+        (base, ".", ("bucket=b0", "./bucket=b0", "../a:out/bucket=b0")),
+        (base / "bucket=b0", "..", (".", "bucket=b0", "../bucket=b0")),
+    ]:
+        monkeypatch.chdir(directory)
+        for prefix in prefixes:
+            for called in (name, final):
+                where = f"./{path}" if path.startswith("a:") else path
+                assert told("cat", where, f"{prefix}/{called}") == "row-0000\nrow-0002\n"
+
+
+def test_what_is_there_relative_to_the_base_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though from the working directory another file of the base has the same path."""
+    with pf.FileSink(tmp_path / "out", uid="p", format="text").local() as out:
+        out.write(pa.table({"row": ["finished"]}))
+    (tmp_path / "out" / "out").mkdir()
+    (tmp_path / "out" / "x.txt").write_text("from the working directory\n")
+    monkeypatch.chdir(tmp_path)
+    assert told("cat", "out", "out/x.txt") == "from the working directory\n"
+    (tmp_path / "out" / "out" / "x.txt").write_text("from the base\n")
+    assert told("cat", "out", "out/x.txt") == "from the base\n"
+    (tmp_path / "elsewhere.txt").write_text("none of the base")
+    assert run("cat", "out", "elsewhere.txt").exit_code == 2
+    assert run("cat", "out", "../elsewhere.txt").exit_code == 2
+
+
 def test_a_pending_part_is_printed(tmp_path: Path) -> None:
     """A part that is promised is printed under the name that it has."""
     crash_when_promised(tmp_path)
@@ -134,6 +170,7 @@ def test_what_is_no_part_is_usage(tmp_path: Path, part: str) -> None:
     seed_with_a_tail(tmp_path)
     result = run("cat", tmp_path, part)
     assert (result.exit_code, result.stdout) == (2, "")
+    assert "partfile list " in result.stderr
 
 
 def test_a_reader_that_goes_ends_it(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import typer
 from partfile.cli.command import Call, verb
 from partfile.cli.completion import complete_part
 from partfile.cli.exit_codes import DONE
-from partfile.cli.output import hinting
 from partfile.errors import PartfileError
 from partfile.recovery.inspect.files import read_base
 
@@ -30,7 +29,7 @@ def cat(
         str,
         typer.Argument(
             metavar="PART",
-            help="The part: any of its names, relative to PATH or in full.",
+            help="The part: any of its names, relative to PATH or to the working directory, or in full.",
             autocompletion=complete_part,
         ),
     ],
@@ -61,9 +60,7 @@ def cat(
     finally:
         if checkpoints is not None:
             checkpoints.close()
-    with hinting("PART is a path relative to PATH, as partfile list prints them, or one that begins with PATH."):
-        below = path_below(call.place, part)
-    with open_valid(call.place, seen, below) as valid:
+    with open_valid(call.place, seen, path_below(call.place, seen, part)) as valid:
         if raw:
             _copy(valid.file, call.out)
         else:

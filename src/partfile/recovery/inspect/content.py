@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from partfile.errors import ConfigError, NotFound, RecoveryRefused
 from partfile.readers.filesystem import ValidLengthFileSystem, open_for_reading
 from partfile.readers.streams import ReadableFile, open_readable
 from partfile.recovery.inspect.files import classify
-from partfile.stores.paths import check_relative_path
-from partfile.stores.registry import path_inside
+from partfile.stores.paths import is_relative_path
+from partfile.stores.registry import path_inside, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,16 +27,41 @@ if TYPE_CHECKING:
     from partfile.recovery.inspect.places import Place
 
 
-def path_below(place: Place, part: str) -> str:
-    """The path of a part below the base, as it was named: relative to the base, or in full.
+def path_below(place: Place, seen: SeenBase, part: str) -> str:
+    """The path of a part below the base, as it was named: relative to the base or the working directory, or in full.
+
+    What is there relative to the base is meant; then what a shell completes, from the working directory.
+
+    Args:
+        place: Where the base is.
+        seen: What the checkpoints say.
+        part: The name.
 
     Raises:
         ConfigError: It is elsewhere.
     """
     is_full = part.startswith("/") or "://" in part
-    inside = path_inside(part, place.base, place.storage_options) if is_full else None
     # As find prints them.
-    return check_relative_path("/".join(inside) if inside is not None else part.removeprefix("./"))
+    path = part.removeprefix("./")
+    if is_full or not _is_there(place, seen, path):
+        # So that no beginning of a relative one is taken for a scheme.
+        inside = path_inside(part if is_full else f"./{part}", place.base, place.storage_options)
+        path = "/".join(inside) if inside and (is_full or _is_there(place, seen, "/".join(inside))) else path
+    if not is_relative_path(path):
+        raise ConfigError(
+            f"PART {part!r} is no path below {place.base!r}",
+            hint="Name it relative to PATH or to the working directory, or in full. See what there is: partfile list "
+            "PATH",
+            path=part,
+        )
+    return path
+
+
+def _is_there(place: Place, seen: SeenBase, path: str) -> bool:
+    """Whether a part has this name, or a file of a local base."""
+    if not is_relative_path(path):
+        return False
+    return seen.known.named(path) is not None or os.path.lexists(f"{resolved(place.base)}/{path}")
 
 
 @dataclass(frozen=True, slots=True)
