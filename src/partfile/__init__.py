@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from partfile.readers.spark import read_spark
     from partfile.sink.file_sink import FileSink
     from partfile.sink.local import LocalSink
-    from partfile.sink.policies import Deduplicate, PartNaming, PartProgress, RollingPolicy
+    from partfile.sink.policies import Deduplicate, Earliest, Latest, PartNaming, PartProgress, RollingPolicy
     from partfile.sink.progress import BatchProgress
     from partfile.snapshot.savepoints import dispose_savepoint, list_savepoints, show_savepoint
     from partfile.writers.avro import AvroFormat
@@ -79,6 +79,7 @@ __all__ = [
     "DateTimeBucketer",
     "Deduplicate",
     "DirectoriesUnreadable",
+    "Earliest",
     "Fenced",
     "FileSink",
     "FileTooLarge",
@@ -86,6 +87,7 @@ __all__ = [
     "Format",
     "HiveBucketer",
     "JsonLinesFormat",
+    "Latest",
     "LeaseUnavailable",
     "LocalSink",
     "NotApplied",
@@ -164,7 +166,7 @@ _NAMES = {
     "partfile.readers.spark": ("read_spark",),
     "partfile.sink.file_sink": ("FileSink",),
     "partfile.sink.local": ("LocalSink",),
-    "partfile.sink.policies": ("Deduplicate", "PartNaming", "PartProgress", "RollingPolicy"),
+    "partfile.sink.policies": ("Deduplicate", "Earliest", "Latest", "PartNaming", "PartProgress", "RollingPolicy"),
     "partfile.sink.progress": ("BatchProgress",),
     "partfile.snapshot.savepoints": ("dispose_savepoint", "list_savepoints", "show_savepoint"),
     "partfile.writers.avro": ("AvroFormat",),

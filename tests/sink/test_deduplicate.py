@@ -109,6 +109,32 @@ def test_rows_since_the_last_checkpoint_are_no_duplicates_after_a_crash(tmp_path
     assert ids_in(tmp_path) == Counter("abc")
 
 
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [("any", {"a": 2, "b": 1}), (pf.Earliest("at"), {"a": 1, "b": 1}), (pf.Latest("at"), {"a": 3, "b": 5})],
+)
+def test_which_row_of_a_batch_is_written(tmp_path: Path, keep: Any, kept: dict[str, int]) -> None:
+    """The first, or that with the lowest or highest value; null comes last, and what was written is never replaced."""
+    values = [("a", 2), ("b", 1), ("a", None), ("a", 3), ("b", 5), ("a", 1), (None, 7), (None, 6)]
+    with sink_at(tmp_path, dedup=pf.Deduplicate("id", keep=keep)).local(schema=SCHEMA) as out:
+        out.write([{"id": one, "at": at} for one, at in values])
+        out.write([{"id": "a", "at": 0}, {"id": "a", "at": 9}])
+    rows = pf.read(tmp_path).to_table().to_pylist()
+    assert sorted(row["at"] for row in rows if row["id"] is None) == [6, 7]
+    assert {row["id"]: row["at"] for row in rows if row["id"] is not None} == kept
+    assert len(rows) == 4
+
+
+def test_rows_are_chosen_by_values_that_have_an_order(tmp_path: Path) -> None:
+    """The option and the column are named."""
+    keys = pf.Deduplicate("id", keep=pf.Latest("tags"))
+    says = r"keep=Latest\(column='tags'\): values of type list"
+    with pytest.raises(ConfigError, match=says), sink_at(tmp_path / "a", dedup=keys).local() as out:
+        out.write(pa.table({"id": ["a", "a"], "tags": [["x"], ["y"]]}))
+    with pytest.raises(ConfigError, match="no column 'tags'"), sink_at(tmp_path / "b", dedup=keys).local() as out:
+        out.write(pa.table({"id": ["a", "a"]}))
+
+
 @pytest.mark.parametrize("options", [{}, ALL_IN_FILES], ids=["small runs", "run files"])
 def test_a_key_comes_again_after_its_time(tmp_path: Path, options: dict[str, Any]) -> None:
     """From the row that was written on; a duplicate does not prolong it. The file of an expired run goes."""
@@ -269,6 +295,8 @@ def test_a_sink_may_begin_to_deduplicate(tmp_path: Path) -> None:
         ("id", {"ttl": 0}, "must be more than 0"),
         ("id", {"on_null": "ignore"}, "on_null='ignore'"),
         ("id", {"refresh": "never"}, "refresh='never'"),
+        ("id", {"keep": "newest"}, "it must be 'any', Earliest"),
+        ("id", {"keep": {"column": "ts"}}, "it must be 'any', Earliest"),
     ],
 )
 def test_options_that_make_no_sense(columns: Any, options: dict[str, Any], says: str) -> None:

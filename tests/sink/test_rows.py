@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import numpy as np
@@ -214,7 +214,7 @@ def test_what_a_type_keeps_whole_is_taken(value: Any, kind: Any, kept: Any) -> N
         (pd.Series([1, 2]), SCHEMA, "Series"),
         (pl.DataFrame({"a": [object()]}), SCHEMA, "column 'a' of the polars frame holds Python objects"),
         *(
-            (pl.DataFrame({"id": [1], "a": [value]}, {"id": pl.Int64, "a": kind}), SCHEMA, words)
+            (pl.DataFrame({"id": [1], "a": [value]}, cast("Any", {"id": pl.Int64, "a": kind})), SCHEMA, words)
             for value, kind, words in [
                 (1, pl.Int128, r"column 'a' .* type Int128, .*Cast it to pl\.Int64.*pl\.col\('a'\)"),
                 (1, pl.UInt128, "column 'a' .* type UInt128"),

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from partfile.errors import CheckpointMismatch, ConfigError
+from partfile.sink.policies import Latest
 from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.key_hash import hashes_of, kind_of
@@ -96,12 +98,11 @@ class Deduplicator:
         """
         self._time_ms = max(self._time_ms, now_ms)
         columns = self._columns(batch)
-        is_kept = np.concatenate(
-            [
-                self._is_new([column.slice(begin, _ROWS_AT_ONCE) for column in columns], begin)
-                for begin in range(0, batch.num_rows, _ROWS_AT_ONCE)
-            ]
-        )
+        if self._options.keep != "any":
+            columns.append(self._column(batch, self._options.keep.column, "of which it keeps one row of a key"))
+        begins = range(0, batch.num_rows, _ROWS_AT_ONCE)
+        pieces = [self._is_new([column.slice(begin, _ROWS_AT_ONCE) for column in columns], begin) for begin in begins]
+        is_kept = np.concatenate([np.zeros(0, np.bool_), *pieces])
         left_out = batch.num_rows - int(is_kept.sum())
         self.duplicates += left_out
         return batch.filter(pa.array(is_kept)) if left_out else batch
@@ -109,15 +110,7 @@ class Deduplicator:
     def _columns(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
         columns, kinds = [], []
         for name in self._options.columns:
-            found = batch.schema.get_all_field_indices(name)
-            if len(found) != 1:
-                has = "no column" if not found else f"{len(found)} columns"
-                raise ConfigError(
-                    f"the rows have {has} {name!r}, by which sink {self._uid!r} deduplicates; they have "
-                    f"{batch.schema.names}",
-                    hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({batch.schema.names[0]!r})",
-                )
-            column = batch.column(found[0])
+            column = self._column(batch, name, "by which it deduplicates")
             kind = kind_of(column.type)
             if kind is None:
                 raise ConfigError(
@@ -137,12 +130,22 @@ class Deduplicator:
             )
         return columns
 
+    def _column(self, batch: pa.RecordBatch, name: str, what: str) -> pa.Array[Any]:
+        found = batch.schema.get_all_field_indices(name)
+        if len(found) != 1:
+            has = "no column" if not found else f"{len(found)} columns"
+            raise ConfigError(
+                f"the rows of sink {self._uid!r} have {has} {name!r}, {what}; they have {batch.schema.names}",
+                hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({batch.schema.names[0]!r})",
+            )
+        return batch.column(found[0])
+
     def _is_new(self, columns: list[pa.Array[Any]], begin: int) -> Bools:
         """Which rows are to be written; enters their keys."""
-        hashes = hashes_of(columns)
+        hashes = hashes_of(columns[: len(self._options.columns)])
         self._check_nulls(hashes, begin)
         is_kept = hashes.is_null & (self._options.on_null == "keep")
-        rows = np.flatnonzero(~hashes.is_null)
+        rows = self._in_order(columns, np.flatnonzero(~hashes.is_null))
         if not len(rows):
             return is_kept
         high, low, first = _first_of_each(hashes.high[rows], hashes.low[rows])
@@ -151,6 +154,21 @@ class Deduplicator:
         entered = slice(None) if self._options.refresh == "read" else ~is_seen
         self._enter(high[entered], low[entered])
         return is_kept
+
+    def _in_order(self, columns: list[pa.Array[Any]], rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Rows in such an order that of each key the first one is the one to keep."""
+        if self._options.keep == "any":
+            return rows
+        order = "descending" if isinstance(self._options.keep, Latest) else "ascending"
+        try:
+            # Equal values stay in the order of their rows.
+            sorted_rows = pc.array_sort_indices(columns[-1].take(pa.array(rows)), order=order, null_placement="at_end")
+        except pa.ArrowNotImplementedError as error:
+            raise ConfigError(
+                f"keep={self._options.keep!r}: values of type {columns[-1].type} have no order",
+                hint="Name a column of numbers, text, dates or times: keep=partfile.Latest('ts')",
+            ) from error
+        return rows.take(np.asarray(sorted_rows))
 
     def _check_nulls(self, hashes: Hashes, begin: int) -> None:
         if self._options.on_null == "fail" and hashes.is_null.any():

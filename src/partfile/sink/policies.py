@@ -203,6 +203,30 @@ class RollingPolicy(Options):
         return max(0.05, min(self.rollover_interval_s, self.inactivity_interval_s, 60.0) / 4)
 
 
+class Earliest(Options):
+    """Of several rows of one key in one record batch, the one with the lowest value of a column is written."""
+
+    column: str = Field(min_length=1, examples=["ts"])
+    """The column: numbers, text, dates or times. Null comes last."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, column: str) -> None: ...
+
+    else:
+
+        def __init__(self, column: object = "", **options: object) -> None:
+            super().__init__(column=column, **options)
+
+
+class Latest(Earliest):
+    """The same of the highest value."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, column: str) -> None: ...
+
+
 class Deduplicate(Options):
     """Keeps one row of each key: of the rows with it that come within ``ttl`` of the first, that one alone is written.
 
@@ -213,6 +237,8 @@ class Deduplicate(Options):
         ttl: How long a key is remembered; seconds, a ``timedelta``, or text such as ``"7 days"``. None is for ever.
         on_null: What rows without a key do: ``keep`` writes each, ``drop`` leaves each out, ``fail`` refuses them.
         refresh: What begins the time of a key anew: ``write``, the row that was written, or ``read``, any row with it.
+        keep: Which of several rows with a new key in one record batch is written: ``any``, ``Earliest("ts")`` or
+            ``Latest("ts")``.
     """
 
     columns: tuple[str, ...] = Field(min_length=1, examples=["event_id"])
@@ -223,6 +249,9 @@ class Deduplicate(Options):
     """What rows without a key do: ``keep`` writes each, ``drop`` leaves each out, ``fail`` refuses them."""
     refresh: Literal["write", "read"] = "write"
     """What begins the time of a key anew: ``write``, the row that was written, or ``read``, any row with it."""
+    keep: Literal["any"] | Earliest | Latest = Field(default="any", examples=[Code('partfile.Latest("ts")')])
+    """Which of several rows with a new key in one record batch is written: ``any``, or that with the lowest or highest
+    value of a column."""
 
     if TYPE_CHECKING:
         # A type checker knows the types after validation alone.
@@ -233,6 +262,7 @@ class Deduplicate(Options):
             ttl: float | str | timedelta | None = ...,
             on_null: Literal["keep", "drop", "fail"] = ...,
             refresh: Literal["write", "read"] = ...,
+            keep: Literal["any"] | Earliest | Latest = ...,
         ) -> None: ...
 
     else:
@@ -249,6 +279,15 @@ class Deduplicate(Options):
         if len(set(columns)) < len(columns):
             raise ConfigError("a column is in it twice", hint=f"Write Deduplicate({list(dict.fromkeys(columns))}).")
         return tuple(columns)
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _keeps_any_or_one(cls, value: object) -> object:
+        if value != "any" and not isinstance(value, Earliest):
+            raise ConfigError(
+                "it must be 'any', Earliest(COLUMN) or Latest(COLUMN)", hint="Write keep=partfile.Latest('ts')."
+            )
+        return value
 
     @property
     def ttl_ms(self) -> int | None:
