@@ -11,6 +11,7 @@ from partfile.stores.hdfs.client import HdfsCalls
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.faults import ActAt, FailAt, Recorder, intercept
+from support.sinks.distinct_life import live_and_check
 
 if TYPE_CHECKING:
     from support.hdfs.cluster import HdfsCluster
@@ -138,3 +139,9 @@ def test_a_marker_that_was_refused_once_is_not_waited_for_again(hdfs: HdfsCluste
         assert attempts.count == waited_for + 2
         holder.close()
         assert store.hold_marker("_marker")
+
+
+def test_distinct_rows(hdfs: HdfsCluster, hdfs_directory: str, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys lie beside the checkpoints, and are mapped from copies that have no name."""
+    options = {"http_address": hdfs.http_address}
+    live_and_check(f"{hdfs.url}{hdfs_directory}", options, monkeypatch, lambda name: opener().list_names(name))

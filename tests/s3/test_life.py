@@ -9,8 +9,10 @@ import pytest
 
 import partfile as pf
 from partfile.errors import Fenced, RecoveryRefused
+from partfile.stores.registry import open_store
 from partfile.stores.s3.store import S3Store
 from support.s3.life import MIB, SMALL, Stream, options_of, store_options
+from support.sinks.distinct_life import live_and_check
 
 if TYPE_CHECKING:
     from support.s3.server import S3Server
@@ -46,6 +48,17 @@ def test_a_crash_leaves_nothing_out_and_nothing_twice(s3_server: S3Server) -> No
     assert stream.rows_seen() == Counter(range(6))
     stream.run_to_the_end()
     stream.assert_exactly_once()
+
+
+def test_distinct_rows(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys lie beside the checkpoints on each server, and are mapped from copies that have no name."""
+    base, options = f"s3://{s3_server.bucket()}/base", store_options(s3_server)
+
+    def names_in(directory: str) -> list[str]:
+        with open_store(base, options) as store:
+            return store.list_names(directory)
+
+    live_and_check(base, options, monkeypatch, names_in)
 
 
 def test_of_two_coordinators_one_goes_on(s3_server: S3Server) -> None:
