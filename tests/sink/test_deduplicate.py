@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import shlex
 import shutil
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt
 from partfile.sink import deduplicate
 from partfile.sink.newest_state import newest_state
+from partfile.sink.publish import Publisher
 from partfile.sink.states import SeenKeys
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.memory import MemoryMetadataStore
@@ -204,7 +210,7 @@ def test_rows_without_a_key(tmp_path: Path, on_null: Any, written: list[str | No
 def test_rows_without_a_key_can_be_refused(tmp_path: Path) -> None:
     """The row is named, and nothing of its batch is written."""
     sink = sink_at(tmp_path, dedup=pf.Deduplicate("id", on_null="fail"))
-    says = "row 1 of the batch has no key: 'id' of it is null"
+    says = "row 1 of the batch has no key: \\['id'\\] are null in it"
     with pytest.raises(ConfigError, match=says) as raised, sink.local(schema=SCHEMA) as out:
         out.write(rows_with("a", None))
     assert "on_null='keep'" in raised.value.hint
@@ -265,7 +271,7 @@ def test_other_keys_are_refused_at_the_start(tmp_path: Path, dedup: Any) -> None
     other = sink_at(tmp_path, dedup=dedup) if dedup else pf.FileSink(tmp_path, uid="d", format="json", clock=Clock())
     with pytest.raises(CheckpointMismatch, match=r"sink 'd' holds keys of \['id'\]") as raised, other.local():
         pass
-    assert "deduplicate=partfile.Deduplicate('id')" in raised.value.hint
+    assert "Deduplicate by ['id'] again" in raised.value.hint
     assert everything(tmp_path) == before
     command = raised.value.hint.rpartition(": ")[2].split()
     assert command == ["partfile", "state", str(tmp_path), "--uid", "d", "--forget"]
@@ -323,13 +329,14 @@ def test_runs_are_merged_and_their_files_go(tmp_path: Path) -> None:
             progress = out.checkpoint()
             assert progress.state_runs <= 8
             # Of the checkpoint in force, and of the one retained before it.
-            assert len(run_files(tmp_path)) <= 2 * 8
+            assert len(run_files(tmp_path)) <= 3 * 8
             assert number % 4 or broken_invariants(tmp_path) == []
         assert progress.state_keys == 2000
         assert progress.state_bytes < 24 * 2000
     seen = seen_keys(tmp_path)
-    named = {run.handle.path for run in seen.runs if run.handle.kind == "file"} | {one.path for one in seen.unneeded}
-    assert {f"shared/{path.name}" for path in run_files(tmp_path)} == named
+    live = {run.handle.path for run in seen.runs if run.handle.kind == "file"}
+    there = {f"shared/{path.name}" for path in run_files(tmp_path)}
+    assert live <= there <= live | {one.path for one in seen.unneeded}
     with sink_at(tmp_path, **ALL_IN_FILES).local() as out:
         for number in range(40):
             out.write(pa.table({"id": [f"{number}-{one}" for one in range(50)]}))
@@ -485,6 +492,128 @@ def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
     assert broken_invariants(tmp_path) == []
 
 
+def test_a_fenced_driver_takes_no_run_that_a_rollback_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It publishes its checkpoint while another process goes back to an older one, whose runs it has merged."""
+    make = partial(sink_at, tmp_path, **ALL_IN_FILES)
+    out = make().local(schema={"id": "int64"}).open()
+    for first, last in ((0, 100), (100, 300)):
+        out.write(pa.table({"id": list(range(first, last))}))
+        out.checkpoint()
+    publish = Publisher.publish
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Publisher, "publish", publish)
+        go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(Publisher, "publish", slow)
+    with suppress(PartfileError):
+        out.finish()
+    assert broken_invariants(tmp_path) == []
+    with make().local() as again:
+        again.write(pa.table({"id": list(range(300))}))
+        assert again.checkpoint().duplicates == 100
+
+
+def test_going_back_and_on_again_keeps_the_runs_of_each_checkpoint(tmp_path: Path) -> None:
+    """A run that an older checkpoint did not need any more is named again by one in between."""
+    make = partial(sink_at, tmp_path, **ALL_IN_FILES)
+    with make(retained_checkpoints=20).local(schema={"id": "int64"}) as out:
+        for first, last in ((0, 100), (100, 130), (130, 300)):
+            out.write(pa.table({"id": list(range(first, last))}))
+            newest = out.checkpoint().checkpoint_id
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / f"chk-{newest - 1}")
+    with make(retained_checkpoints=20).local() as out:
+        out.write(pa.table({"id": [1000]}))
+        between = out.checkpoint().checkpoint_id
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / f"chk-{newest}")
+    with make(retained_checkpoints=7).local() as out:
+        out.write(pa.table({"id": [2000]}))
+    assert broken_invariants(tmp_path) == []
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / f"chk-{between}")
+    with make(retained_checkpoints=7).local() as out:
+        out.write(pa.table({"id": [0, 1000, 299]}))
+        assert out.checkpoint().duplicates == 2
+
+
+def test_going_back_over_forgotten_keys_brings_them_back(tmp_path: Path) -> None:
+    """A takeover without keys is no repeat of the checkpoint before it."""
+    make = partial(sink_at, tmp_path, retained_checkpoints=9)
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+        out.checkpoint()
+    told("state", tmp_path, "--forget", "--apply", "--idle-for", "0s")
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+        assert out.checkpoint().duplicates == 1
+
+
+def test_writers_of_one_sink_forget_their_own_keys(tmp_path: Path) -> None:
+    """The hint names the writer, and its name means that one alone."""
+    for subtask in (0, 7):
+        with sink_at(tmp_path).local(subtask_index=subtask, schema=SCHEMA) as out:
+            out.write(rows_with("a"))
+    for subtask, name in ((7, "d~7"), (0, "d")):
+        with pytest.raises(CheckpointMismatch) as raised, sink_at(tmp_path, "at").local(subtask_index=subtask):
+            pass
+        command = shlex.split(raised.value.hint.rpartition(": ")[2])
+        assert command == ["partfile", "state", str(tmp_path), "--uid", name, "--forget"]
+        told(*command[1:], "--apply", "--idle-for", "0s")
+        with sink_at(tmp_path, "at").local(subtask_index=subtask, schema=SCHEMA) as out:
+            out.write(rows_with("a"))
+
+
+def test_columns_that_arrow_cannot_filter(tmp_path: Path) -> None:
+    """Views, as polars hands them over, and run-end encoded columns: rows and types stay what they are."""
+    view, ids = pa.array(["x", "y", "z", "w"], pa.string_view()), ["a", "a", "b", "a"]
+    for column in (view, pa.array([[one] for one in "xyzw"], pa.list_(pa.string_view()))):
+        batch = pa.record_batch({"id": ids, "v": column})
+        for mask in itertools.product([False, True], repeat=4):
+            found = deduplicate.rows_of(batch, np.array(mask))
+            assert found.schema == batch.schema
+            assert found.to_pylist() == list(itertools.compress(batch.to_pylist(), mask))
+    with sink_at(tmp_path).local() as out:
+        out.write(pl.DataFrame({"id": ids, "v": list("xyzw")}))
+        assert out.checkpoint().duplicates == 2
+    assert sorted(pf.read(tmp_path).to_table()["v"].to_pylist()) == ["x", "z"]
+
+
+def test_duplicates_count_for_the_next_checkpoint(tmp_path: Path) -> None:
+    """Otherwise an input that comes again would never move its position."""
+    progress: list[Any] = []
+    with sink_at(tmp_path, on_progress=progress.append).local(schema=SCHEMA) as out:
+        out.write_all(rows_with(*(["a"] * 1000)), checkpoint_every=100)
+    assert len(progress) >= 10
+
+
+@pytest.mark.parametrize("options", [{"refresh": "read"}, {"refresh": "write", "ttl": 1}])
+def test_state_does_not_grow_with_rows(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Neither without a ttl, where nothing is to be refreshed, nor between two checkpoints of a short one."""
+    clock = Clock()
+    with sink_at(tmp_path, clock=clock, dedup=pf.Deduplicate("id", **options)).local() as out:
+        for number in range(50):
+            clock.now_ms += 500
+            out.write(pa.table({"id": list(range(number % 2 * 10, number % 2 * 10 + 10))}))
+        held = out._deduplicator
+        assert held is not None
+        assert sum(one.run.keys for one in held._runs) <= 40
+        assert out.checkpoint().state_keys <= 40
+
+
+def test_values_that_no_key_can_have(tmp_path: Path) -> None:
+    """Such a time beyond what a timestamp holds, rows without columns, and a column of a similar name."""
+    far = pa.table({"id": pa.array([2**60], pa.timestamp("s"))})
+    for rows, says in (
+        (far, "have a value that no key can have"),
+        (pa.table({"ID": [1], "x": [1.5]}), "no column 'id'"),
+    ):
+        base = tmp_path / says[:2]
+        with pytest.raises(ConfigError, match=says) as raised, sink_at(base).local() as out:
+            out.write(rows)
+    assert "Deduplicate('ID')" in raised.value.hint
+
+
 # A model
 
 
@@ -507,7 +636,7 @@ class Model:
             time_ms = self._times.get(key)
             is_seen = time_ms is not None and (ttl_ms is None or time_ms + ttl_ms > self.now_ms)
             kept += [] if is_seen else [key]
-            if not is_seen or self._options.refresh == "read":
+            if not is_seen or (self._options.refresh == "read" and ttl_ms is not None):
                 self._times[key] = self.now_ms
         return kept
 
@@ -515,15 +644,16 @@ class Model:
 @pytest.mark.parametrize("ttl", [None, 1, 0.05])
 @pytest.mark.parametrize("refresh", ["write", "read"])
 def test_it_does_what_a_dictionary_would(
-    ttl: float | None, refresh: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ttl: float | None, refresh: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random keys, times, checkpoints and restores, with runs spilled and merged all the time."""
     monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 60)
     monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 16)
     monkeypatch.setattr(deduplicate, "MAX_KEYS", 300)
+    settings = sink_at(tmp_path).settings
     options = pf.Deduplicate("id", ttl=ttl, refresh=refresh, on_null=rng.choice(["keep", "drop"]))
     storage = CheckpointStorage(MemoryMetadataStore(), "d")
-    found, model = deduplicate.Deduplicator("d", options, storage, None), Model(options)
+    found, model = deduplicate.Deduplicator(settings, options, storage, None), Model(options)
     seen: SeenKeys | None = None
     now_ms = 1000
     for checkpoint_id in range(1, 60):
@@ -537,7 +667,7 @@ def test_it_does_what_a_dictionary_would(
         model.now_ms = max(model.now_ms, now_ms)
         if rng.random() < 0.3:
             seen = None if seen is None else SeenKeys.model_validate_json(seen.model_dump_json())
-            found = deduplicate.Deduplicator("d", options, storage, seen)
+            found = deduplicate.Deduplicator(settings, options, storage, seen)
 
 
 def test_the_log_says_how_many_rows_were_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -93,7 +93,7 @@ VERBS = (
     LazyVerb(
         "state",
         "partfile.cli.state:state",
-        "Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run falls.",
+        "Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run expires.",
         "state /data/events --export keys.parquet",
     ),
     LazyVerb(

@@ -12,7 +12,7 @@ from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, Apply, Fence, IdleFor, PlanDigest
 from partfile.cli.exit_codes import DONE, FINDINGS
-from partfile.cli.output import shown_bytes, shown_seconds
+from partfile.cli.output import counted, shown_bytes, shown_seconds
 from partfile.errors import ConfigError
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.keys import KeysReport, StateReport, export_keys, keys_reports
@@ -41,7 +41,7 @@ class ForgetReport(Json):
     """Whether ``--apply`` was given."""
 
 
-_HEAD = ("KEYS", "BYTES", "OLDEST", "YOUNGEST", "FALLS", "FILE")
+_HEAD = ("KEYS", "BYTES", "OLDEST", "YOUNGEST", "EXPIRES", "FILE")
 
 
 @verb()
@@ -63,7 +63,7 @@ def state(
     fence: Fence = False,
     idle_for: IdleFor = IDLE_FOR,
 ) -> int:
-    """Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run falls.
+    """Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run expires.
 
     By the newest checkpoint. Safe while the sink runs. With --forget it prints a plan, and --apply does it: the sink is
     taken over without its keys, and nothing is published. Rows that it has written before are then written again.
@@ -83,7 +83,7 @@ def _look(call: Call, export: str | None) -> int:
     with store:
         jobs = sinks_in(store, call.place, call.uid)
         reports = tuple(keys_reports(store, jobs))
-        exported = None if export is None else export_keys(store, _only(jobs, reports), export)
+        exported = None if export is None else export_keys(store, _only(jobs, reports, call.uid), export)
     report = StateReport(checkpoints_at=call.place.checkpoint_url, sinks=reports, exported=exported)
     if call.out.as_json:
         call.out.report(report)
@@ -95,7 +95,7 @@ def _look(call: Call, export: str | None) -> int:
 def _forget(call: Call, given: Confirmation) -> int:
     with open_stores(call.place) as stores:
         jobs = sinks_in(stores.checkpoints, call.place, call.uid)
-        job = _only(jobs, keys_reports(stores.checkpoints, jobs))
+        job = _only(jobs, keys_reports(stores.checkpoints, jobs), call.uid)
         planned = plan_forgetting(stores.checkpoints, job)
         if not call.out.as_json:
             call.out.line(f"forget {planned.keys} keys of {list(planned.columns)} of sink {planned.job}", "bold")
@@ -111,14 +111,15 @@ def _forget(call: Call, given: Confirmation) -> int:
     return DONE if given.is_applied else FINDINGS
 
 
-def _only(jobs: Sequence[Job], reports: Sequence[KeysReport]) -> Job:
-    """The one job that has keys.
+def _only(jobs: Sequence[Job], reports: Sequence[KeysReport], uid: str | None) -> Job:
+    """The one job that has keys; of a sink with several writers the one that is called exactly so.
 
     Raises:
         ConfigError: There are several, or none.
     """
     names = {(one.uid, one.writer) for one in reports}
     found = [job for job in jobs if (job.uid, job.writer) in names]
+    found = [job for job in found if job.name == uid] or found
     if len(found) != 1:
         listed = ", ".join(job.name for job in found) or "none"
         raise ConfigError(
@@ -135,7 +136,7 @@ def _show(report: StateReport, export: str | None, call: Call) -> None:
         columns = ", ".join(f"{column} ({kind})" for column, kind in zip(one.columns, one.kinds, strict=True))
         call.out.line(f"sink {name}", "bold")
         call.out.line(f"  key: {columns}; remembered {ttl}")
-        call.out.line(f"  {one.keys} keys, {shown_bytes(one.bytes)} in {len(one.runs)} runs")
+        call.out.line(f"  {one.keys} keys, {shown_bytes(one.bytes)} in {counted(len(one.runs), 'run')}")
         rows = [
             (
                 str(run.keys),

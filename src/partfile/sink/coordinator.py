@@ -169,6 +169,8 @@ class SinkCoordinator:
         """When the next periodic checkpoint is due; None takes none."""
         self._lost: PartfileError | None = None
         """Why no further checkpoint may be completed."""
+        self._owned_oldest_id: int | None = None
+        """The oldest checkpoint that was retained when this coordinator last created one."""
 
     @property
     def state(self) -> SinkSnapshot:
@@ -420,6 +422,7 @@ class SinkCoordinator:
             hint="A new start finds out. See which checkpoint counts now: partfile checkpoints PATH",
             checkpoint_id=entry.checkpoint_id,
         )
+        oldest_id = self._log.oldest_id
         try:
             self._log.extend(entry)
         except (NotApplied, UnencodableState):
@@ -428,6 +431,7 @@ class SinkCoordinator:
         except PartfileError as error:
             self._lost = error
             raise
+        self._owned_oldest_id = oldest_id
 
     def _take_in(self, state: SinkSnapshot, checkpoint_id: int, now_ms: int) -> None:
         """Go on from a checkpoint that is complete."""
@@ -615,9 +619,13 @@ class SinkCoordinator:
         self._state = self._without_unneeded_runs(self._state)
 
     def _without_unneeded_runs(self, state: SinkSnapshot) -> SinkSnapshot:
-        """The state without the run files that are deleted now; one that cannot be is left to the cleaner."""
+        """The state without the run files that are deleted now; one that cannot be is left to the cleaner.
+
+        By what was retained before the last checkpoint: that it could be created shows that no rival had begun with an
+        older one by then, and a rival that begins later finds none that names these files (R7).
+        """
         seen = state.position.seen_keys
-        gone = plan.disposable_runs(seen, self._log.oldest_id)
+        gone = plan.disposable_runs(seen, self._owned_oldest_id) if self._owned_oldest_id is not None else []
         if seen is None or not gone:
             return state
         for run in gone:

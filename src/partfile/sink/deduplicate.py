@@ -7,6 +7,7 @@ that expire at different times are not, so that a whole file falls when its last
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from partfile.sink.policies import Deduplicate
+    from partfile.sink.settings import SinkSettings
     from partfile.snapshot.key_hash import Hashes, Words
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.streams import CheckpointStreamFactory
@@ -61,7 +63,7 @@ class Deduplicator:
     has; the rest is mapped from files.
 
     Args:
-        uid: Of the sink, for messages.
+        settings: The sink's, for messages.
         options: Which columns are the key, and for how long.
         storage: The checkpoints of the sink.
         seen: The keys of the checkpoint that this run goes on from, which ``check_same_keys`` has let pass; None if
@@ -71,8 +73,10 @@ class Deduplicator:
         SnapshotCorrupt: A run is missing or damaged.
     """
 
-    def __init__(self, uid: str, options: Deduplicate, storage: CheckpointStorage, seen: SeenKeys | None) -> None:
-        self._uid = uid
+    def __init__(
+        self, settings: SinkSettings, options: Deduplicate, storage: CheckpointStorage, seen: SeenKeys | None
+    ) -> None:
+        self._settings = settings
         self._options = options
         self._storage = storage
         self._kinds = None if seen is None else seen.kinds
@@ -97,6 +101,7 @@ class Deduplicator:
             CheckpointMismatch: A column of the key has values of another kind than before.
         """
         self._time_ms = max(self._time_ms, now_ms)
+        self._drop_expired()
         columns = self._columns(batch)
         if self._options.keep != "any":
             columns.append(self._column(batch, self._options.keep.column, "of which it keeps one row of a key"))
@@ -105,7 +110,7 @@ class Deduplicator:
         is_kept = np.concatenate([np.zeros(0, np.bool_), *pieces])
         left_out = batch.num_rows - int(is_kept.sum())
         self.duplicates += left_out
-        return batch.filter(pa.array(is_kept)) if left_out else batch
+        return rows_of(batch, is_kept) if left_out else batch
 
     def _columns(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
         columns, kinds = [], []
@@ -115,9 +120,9 @@ class Deduplicator:
             if kind is None:
                 raise ConfigError(
                     f"column {name!r} of type {column.type} can be no key: keys are strings, binary, integers, "
-                    "booleans, dates, timestamps and decimals",
-                    hint=f"Cast it before, for instance to string; or name another column: "
-                    f"deduplicate=partfile.Deduplicate({batch.schema.names[0]!r})",
+                    "booleans, dates, timestamps and decimals of up to 38 digits",
+                    hint="Cast it before, for instance to string; or name another column: "
+                    f"deduplicate=partfile.Deduplicate({_meant(name, batch.schema)!r})",
                 )
             columns.append(column)
             kinds.append(kind)
@@ -126,7 +131,8 @@ class Deduplicator:
             raise CheckpointMismatch(
                 f"columns {list(self._options.columns)} of the key have values of the kinds {kinds}, and before "
                 f"{list(self._kinds)}: the same values would be other keys",
-                hint="Cast them to what they were before; or begin with another uid=NAME, which knows no keys.",
+                hint="Cast them to what they were before; or forget the keys, so that rows with them are written "
+                f"again: {self._settings.forget_command(self._storage.job)}",
             )
         return columns
 
@@ -135,14 +141,14 @@ class Deduplicator:
         if len(found) != 1:
             has = "no column" if not found else f"{len(found)} columns"
             raise ConfigError(
-                f"the rows of sink {self._uid!r} have {has} {name!r}, {what}; they have {batch.schema.names}",
-                hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({batch.schema.names[0]!r})",
+                f"the rows of sink {self._settings.uid!r} have {has} {name!r}, {what}; they have {batch.schema.names}",
+                hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({_meant(name, batch.schema)!r})",
             )
         return batch.column(found[0])
 
     def _is_new(self, columns: list[pa.Array[Any]], begin: int) -> Bools:
         """Which rows are to be written; enters their keys."""
-        hashes = hashes_of(columns[: len(self._options.columns)])
+        hashes = self._hashes(columns[: len(self._options.columns)])
         self._check_nulls(hashes, begin)
         is_kept = hashes.is_null & (self._options.on_null == "keep")
         rows = self._in_order(columns, np.flatnonzero(~hashes.is_null))
@@ -151,9 +157,21 @@ class Deduplicator:
         high, low, first = _first_of_each(hashes.high[rows], hashes.low[rows])
         is_seen = self._is_seen(high, low)
         is_kept[rows[first[~is_seen]]] = True
-        entered = slice(None) if self._options.refresh == "read" else ~is_seen
+        # Without a ttl there is no time to begin anew.
+        prolongs = self._options.refresh == "read" and self._options.ttl_ms is not None
+        entered = slice(None) if prolongs else ~is_seen
         self._enter(high[entered], low[entered])
         return is_kept
+
+    def _hashes(self, columns: list[pa.Array[Any]]) -> Hashes:
+        try:
+            return hashes_of(columns)
+        except pa.ArrowInvalid as error:
+            raise ConfigError(
+                f"columns {list(self._options.columns)} of the key have a value that no key can have: {error}",
+                hint="Cast them before, for instance to string: table.set_column(0, 'id', "
+                "table['id'].cast(pyarrow.string()))",
+            ) from error
 
     def _in_order(self, columns: list[pa.Array[Any]], rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Rows in such an order that of each key the first one is the one to keep."""
@@ -174,9 +192,8 @@ class Deduplicator:
         if self._options.on_null == "fail" and hashes.is_null.any():
             row = begin + int(np.argmax(hashes.is_null))
             raise ConfigError(
-                f"row {row} of the batch has no key: {' and '.join(map(repr, self._options.columns))} of it is null",
-                hint=f"Give it one; or pass deduplicate=partfile.Deduplicate({list(self._options.columns)}, "
-                "on_null='keep').",
+                f"row {row} of the batch has no key: {list(self._options.columns)} are null in it",
+                hint="Give it one; or let such rows be written, each of them: Deduplicate(..., on_null='keep')",
             )
 
     def _is_seen(self, high: Words, low: Words) -> Bools:
@@ -233,6 +250,10 @@ class Deduplicator:
             self._give_up(runs[-2:])
             runs[-2:] = [_HeldRun(merged([one, other]), None)]
 
+    def _drop_expired(self) -> None:
+        self._give_up(held for held in self._runs if self._is_expired(held.run.last_ms))
+        self._runs = [held for held in self._runs if not self._is_expired(held.run.last_ms)]
+
     def _give_up(self, runs: Iterable[_HeldRun]) -> None:
         handles = [held.file.handle for held in runs if held.file is not None]
         self._given_up += [handle.path for handle in handles if isinstance(handle, FileHandle)]
@@ -254,8 +275,7 @@ class Deduplicator:
         self._time_ms = max(self._time_ms, now_ms)
         if self._kinds is None:
             return before
-        self._give_up(held for held in self._runs if self._is_expired(held.run.last_ms))
-        self._runs = [held for held in self._runs if not self._is_expired(held.run.last_ms)]
+        self._drop_expired()
         if any(held.file is None for held in self._runs):
             self._merge(0)
         self._write_runs(self._storage.stream_factory(checkpoint_id))
@@ -287,6 +307,13 @@ class Deduplicator:
         return opened_run(self._storage, file)
 
 
+def _meant(name: str, schema: pa.Schema) -> str:
+    """The column that was probably meant as a key: one of a similar name, or the first that can be one."""
+    able = [field.name for field in schema if field.name != name and kind_of(field.type) is not None]
+    near = [one for one in able if one.lower() == name.lower()] or difflib.get_close_matches(name, able, 1)
+    return str([*near, *able, "id"][0])
+
+
 def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
     """A run that a checkpoint names, all of it checked; a large one is not held in memory.
 
@@ -297,6 +324,22 @@ def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
     shown = f"{storage.store.base}/{storage.path(handle.path)}" if isinstance(handle, FileHandle) else "an inline run"
     data = storage.map_bytes(handle) if handle.size_bytes > _MAPPED_BYTES else storage.read_bytes(handle)
     return decode_run(data, shown)
+
+
+def rows_of(batch: pa.RecordBatch, is_kept: Bools) -> pa.RecordBatch:
+    """The rows of a batch that a mask names, in their order and with their columns as they are.
+
+    Args:
+        batch: The rows.
+        is_kept: True for each that stays.
+    """
+    try:
+        return batch.filter(pa.array(is_kept))
+    except pa.ArrowNotImplementedError:
+        # Arrow filters no views and no run-end encoded columns, and joins slices of them.
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], is_kept, [False]])))
+        slices = [batch.slice(begin, end - begin) for begin, end in edges.reshape(-1, 2).tolist()]
+        return pa.concat_batches(slices) if slices else batch.slice(0, 0)
 
 
 def _first_of_each(high: Words, low: Words) -> tuple[Words, Words, NDArray[np.intp]]:

@@ -168,6 +168,7 @@ class LocalSink:
         self._looked_at_ms = now_ms
 
     def _check_writer(self, stands: StreamPosition) -> None:
+        check_same_keys(self._settings, self._runtime.job, stands.seen_keys, self._settings.deduplicate)
         if stands.query is not None:
             chosen = self._settings.restore_from
             what = f"uid {self._settings.uid!r}" if chosen is None else f"what restore_from={chosen!r} or the uid names"
@@ -181,20 +182,19 @@ class LocalSink:
     def _open_keys(self, seen: SeenKeys | None) -> None:
         """Open the keys of the rows so far, before there is a takeover: raises what ``Deduplicator`` does."""
         options = self._settings.deduplicate
-        check_same_keys(self._settings, seen, options)
         if options is None:
             return
         from partfile.sink.deduplicate import Deduplicator  # noqa: PLC0415 - few sinks need it.
 
         try:
-            self._deduplicator = Deduplicator(self._settings.uid, options, self._runtime.storage, seen)
+            self._deduplicator = Deduplicator(self._settings, options, self._runtime.storage, seen)
         except SnapshotCorrupt as error:
             raise SnapshotCorrupt(
                 f"keys of sink {self._settings.uid!r} cannot be read: {error.message}",
                 hint=joined_hints(
                     error.hint or "Nothing was changed. Put the file back from a backup or a copy",
                     "Without one, forget the keys, so that rows with them are written again: "
-                    f"{self._settings.forget_command()}",
+                    f"{self._settings.forget_command(self._runtime.job)}",
                 ),
                 path=error.path,
             ) from error
@@ -294,7 +294,7 @@ class LocalSink:
             items = items_of(rows)
             done = self._pass_over(items) if position is None else self._start_behind()
             most = min(ROWS_AT_ONCE, checkpoint_every)
-            before = last = self._operator.rows_written
+            before, last = self._operator.rows_written, self._rows_taken
             for chunk in chunks_of(items, position, done=done, most=most, is_due=self._is_interval_over):
                 try:
                     self.write(cast("Rows", chunk.rows), chunk.stands)
@@ -302,9 +302,9 @@ class LocalSink:
                     where = f"position {chunk.stands!r}" if position is not None else f"item {count_in(chunk.stands)}"
                     error.message = f"{error.message} (of the rows up to {where} of the iterable)"
                     raise
-                if self._operator.rows_written - last >= checkpoint_every:
+                if self._rows_taken - last >= checkpoint_every:
                     self.checkpoint()
-                    last = self._operator.rows_written
+                    last = self._rows_taken
             self.checkpoint()
             return self._operator.rows_written - before
 
@@ -550,6 +550,10 @@ class LocalSink:
         self._told_rows, self._told_bytes = self._operator.rows_written, self._operator.bytes_written
         report(progress, self._settings.on_progress)
         return progress
+
+    @property
+    def _rows_taken(self) -> int:
+        return self._operator.rows_written + self._duplicates
 
     @property
     def _duplicates(self) -> int:

@@ -100,7 +100,9 @@ def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
 
 def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
     first, second = one.position, other.position
-    return (first.chain, first.query, first.user_position) == (second.chain, second.query, second.user_position)
+    keys = [seen.columns if seen is not None else None for seen in (first.seen_keys, second.seen_keys)]
+    stands = [(position.chain, position.query, position.user_position) for position in (first, second)]
+    return stands[0] == stands[1] and keys[0] == keys[1]
 
 
 def _parts(state: SinkSnapshot) -> list[PartHandle]:
@@ -197,6 +199,7 @@ def over_later_parts(current: SinkSnapshot, point: RestorePoint, stuck: Collecti
             "shared_from": current.position.shared_from,
             # Later finished files stay, and readers need the types of their rows.
             "row_schema": current.position.row_schema,
+            "seen_keys": _keys_of(point),
             **origin(point),
         }
     )
@@ -388,13 +391,25 @@ def over_unreadable(point: RestorePoint, there: Collection[str], chain: str, *, 
         if not _is_finished(part, shared, there) and not any(path in there for path in _staged(part))
     )
     position = point.state.position.model_copy(
-        update={"chain": chain, "kept": False, "shared_from": None, **origin(point)}
+        update={
+            "chain": chain,
+            "kept": False,
+            "shared_from": None,
+            "seen_keys": _keys_of(point),
+            **origin(point),
+        }
     )
     opened = {subtask: parts for subtask, parts in kept.items() if parts}
     return WentBack(
         replace(point.state, position=position, open=opened, pending=pending, closed=waiting, max_count=-1),
         tuple(gone),
     )
+
+
+def _keys_of(point: RestorePoint) -> SeenKeys | None:
+    """The keys of the point. What they did not need any more a checkpoint since may name again: the cleaner looks."""
+    seen = point.state.position.seen_keys
+    return None if seen is None else seen.model_copy(update={"unneeded": ()})
 
 
 def unknown_since(uid: str, point: RestorePoint, damage: SnapshotCorrupt, later: Sequence[str]) -> str:
@@ -559,11 +574,12 @@ def check_replay(
     return _next(uid, last, batch, rules, is_copied)
 
 
-def check_same_keys(settings: RestoreSettings, seen: SeenKeys | None, options: Deduplicate | None) -> None:
+def check_same_keys(settings: RestoreSettings, job: str, seen: SeenKeys | None, options: Deduplicate | None) -> None:
     """Refuse to go on with keys that are formed otherwise: duplicates of rows before would be written.
 
     Args:
         settings: The sink's options.
+        job: The name of the checkpoint log.
         seen: The keys of its rows so far; None if there are none.
         options: What this run deduplicates by; None if it does not.
 
@@ -573,12 +589,11 @@ def check_same_keys(settings: RestoreSettings, seen: SeenKeys | None, options: D
     if seen is None or (options is not None and (options.columns, HASH_VERSION) == (seen.columns, seen.hash_version)):
         return
     asked = "does not deduplicate" if options is None else f"deduplicates by {list(options.columns)}"
-    columns = seen.columns[0] if len(seen.columns) == 1 else list(seen.columns)
     raise CheckpointMismatch(
         f"sink {settings.uid!r} holds keys of {list(seen.columns)} (hash version {seen.hash_version}), and this run "
         f"{asked}",
-        hint=f"Nothing was changed. Pass deduplicate=partfile.Deduplicate({columns!r}); or forget the keys, so that "
-        f"rows with them are written again: {settings.forget_command()}",
+        hint=f"Nothing was changed. Deduplicate by {list(seen.columns)} again; or forget the keys, so that rows with "
+        f"them are written again: {settings.forget_command(job)}",
     )
 
 

@@ -151,9 +151,13 @@ class RestoreSettings(Options):
         """
         return recover_command(self.base, self.uid, self.checkpoint_dir, self.storage_options, *options)
 
-    def forget_command(self) -> str:
-        """The command that lets this sink go on without the keys of its rows so far, as a user types it."""
-        return _command("state", self.base, self.uid, self.checkpoint_dir, self.storage_options, "--forget")
+    def forget_command(self, job: str) -> str:
+        """The command that lets a writer of this sink go on without the keys of its rows so far, as a user types it.
+
+        Args:
+            job: The name of its checkpoint log.
+        """
+        return _command("state", self.base, job, self.checkpoint_dir, self.storage_options, "--forget")
 
     @property
     def part_prefix(self) -> str:

@@ -274,12 +274,12 @@ def _places(mask: NDArray[np.bool_]) -> NDArray[np.intp] | slice:
 
 def _of_stripes(words: Words, starts: NDArray[np.int64], stripes: NDArray[np.int64], seeds: Words) -> Words:
     """The state after all whole stripes of values that have at least one."""
-    sums = [seeds + _P1 + _P2, seeds + _P2, seeds.copy(), seeds - _P1]
+    sums = np.stack([seeds + _P1 + _P2, seeds + _P2, seeds, seeds - _P1])
+    lanes = np.arange(0, _STRIPE_BYTES, _LANE_BYTES)[:, np.newaxis]
     for stripe in range(int(stripes.max())):
         some = _places(stripes > stripe)
-        at = starts[some] + stripe * _STRIPE_BYTES
-        for lane, total in enumerate(sums):
-            total[:, some] = _round(total[:, some], words[at + lane * _LANE_BYTES])
+        read = words[starts[some] + (lanes + stripe * _STRIPE_BYTES)]
+        sums[:, :, some] = _round(sums[:, :, some], read[:, np.newaxis])
     hashed = _rotated(sums[0], 1) + _rotated(sums[1], 7) + _rotated(sums[2], 12) + _rotated(sums[3], 18)
     for total in sums:
         hashed = (hashed ^ _round(np.zeros_like(total), total)) * _P1 + _P4

@@ -305,8 +305,8 @@ def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
                 yield error(
                     "run-file",
                     problem.message,
-                    "Put the file back from a copy. No start of the sink goes on without it. "
-                    "See what it held: partfile state PATH",
+                    "Put the file back from a copy, since a start that needs it is refused. Without one see what it "
+                    "held, and let the sink go on without keys: partfile state PATH --forget",
                     job=log.job.name,
                     path=None if path is None else log.storage.path(path),
                     checkpoint_id=checkpoint_id,

@@ -843,7 +843,7 @@ class SparkStream:
         runtime = Runtime(self._settings, self._settings.uid, encoder=encoder)
         try:
             if is_wanted is None or is_wanted(runtime.coordinator.look()):
-                keys = partial(check_same_keys, self._settings, options=None)
+                keys = partial(check_same_keys, self._settings, runtime.job, options=None)
                 runtime.coordinator.start(check, self._settings.now_ms(), terms, open_keys=keys)
                 # Also of a driver that has nothing to write yet: a free marker tells recover that there is none.
                 runtime.storage.store.hold_marker(runtime.marker_path)
