@@ -30,6 +30,12 @@ def numbered_tokens(monkeypatch: pytest.MonkeyPatch) -> NumberedTokens:
     return drawn
 
 
+@pytest.fixture(params=[False, True], ids=["files stay", "files are taken"])
+def has_consumer(request: pytest.FixtureRequest) -> bool:
+    """Whether a consumer takes each finished file the instant it is visible; a test that asks has both cases."""
+    return bool(request.param)
+
+
 @pytest.fixture
 def second(is_long: bool, rng: random.Random) -> Choose:
     """The moments of each recovery that is killed too: a few at random, or with ``--long`` all of them."""

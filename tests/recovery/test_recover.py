@@ -14,10 +14,12 @@ import pytest
 
 import partfile.recovery.recover as recovering
 from partfile.errors import PartMissing, RecoveryRefused
+from partfile.sink.restore import Restore
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import KillAt
 from support.processes.command_line import ageless, run, start, told, told_json
 from support.sinks.life_cycle import (
+    Taking,
     assert_exactly_once,
     batch,
     continue_to,
@@ -37,6 +39,7 @@ from support.sinks.recovery import age, broken_invariants, planned_recovery, rec
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from partfile.sink.restore import RestorePlan
     from partfile.stores.base import PartHandle, Store
 
 
@@ -870,6 +873,25 @@ def test_a_recovery_that_dies_tells_the_next_one(tmp_path: Path) -> None:
     assert continue_to(long_sink(base), 9) == 4
     rows = rows_of(finished_files(base)) + rows_of({"taken.txt": (tmp_path / "taken.txt").read_bytes()})
     assert rows == {f"row-{number:04d}": 1 for number in range(9)}
+
+
+def test_a_rival_whose_files_a_consumer_took_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes between the look at the log and that at the parts: the sink has moved on, and no row is given up."""
+    base, decide = tmp_path / "out", Restore.decide
+    seed_with_a_tail(base, has_consumer=True)
+    plan = planned_recovery(base)
+
+    def overtaken(self: Restore, *arguments: Any, **options: Any) -> RestorePlan:
+        seen = decide(self, *arguments, **options)
+        monkeypatch.undo()
+        recover_all(base, Taking(base))
+        return seen
+
+    monkeypatch.setattr(Restore, "decide", overtaken)
+    with pytest.raises(RecoveryRefused, match="not what would be done any more"):
+        recover_planned(plan, base)
+    assert finished_files(base) == {}
+    assert_exactly_once(base, 4)
 
 
 def test_an_option_that_is_taken_back_holds_for_what_was_promised_before(tmp_path: Path) -> None:

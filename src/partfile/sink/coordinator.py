@@ -250,11 +250,11 @@ class SinkCoordinator:
         for _ in range(MAX_START_ATTEMPTS):
             end = self._log.see()
             planned = restore.decide(end, check_replay, may_append=may_append)
-            approve(planned)
             inherited, told = planned.after.position.consumers_take_files, self._settings.consumers_take_files
             self._consumers_take_files = inherited if told is None else told
             after = plan.beside_consumers(planned.after, inherited or self._consumers_take_files)
             try:
+                approve(planned)
                 after = self._prepared(after, end.next_id)
             except PartMissing:
                 # Another start has published it since, and a consumer has taken it: its takeover says so.

@@ -8,9 +8,12 @@ import gzip
 import io
 import json
 import os
+import secrets
 import sys
+import threading
 import traceback
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -28,9 +31,9 @@ from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from partfile.stores.base import Capabilities
+    from partfile.testing.faults import Call, Interceptor
 
 
 # A local store for tests that repeat a schedule, or kill at each call in turn: its calls come in one order.
@@ -128,7 +131,67 @@ def batch(first: int, count: int) -> pa.RecordBatch:
     )
 
 
-def make_sink(base: Path | str, *, interceptor: Any = None, **options: Any) -> FileSink:
+class Taking:
+    """An interceptor beside a consumer that takes each finished file the instant it is visible.
+
+    The consumer looks before the call returns that has shown a file. It takes what the sidecar vouches for that is
+    there by then, and leaves the sidecar. What it has taken lies beside the base; see ``taken_by``.
+
+    Args:
+        base: The base, of one level of buckets.
+        inner: Another interceptor; whatever it does before or after a call finds no finished file.
+    """
+
+    def __init__(self, base: Path, inner: Interceptor | None = None) -> None:
+        self._base = base
+        self._inner = inner
+        self._turn = threading.Lock()
+
+    def around(self, call: Call, proceed: Callable[[], object]) -> object:
+        """Do the call, then let the consumer look."""
+
+        def done() -> object:
+            try:
+                return proceed()
+            finally:
+                if call.name in _SHOWING_CALLS:
+                    self._take()
+
+        return done() if self._inner is None else self._inner.around(call, done)
+
+    def _take(self) -> None:
+        with self._turn:
+            for path in self._base.glob("*=*/[!._]*"):
+                sidecar = path.with_name(f"_{path.name}.valid-length")
+                files = {each.name: each.read_bytes() for each in (path, sidecar) if each.exists()}
+                taken_by(self._base).mkdir(exist_ok=True)
+                # Under a name that no other file has, so that what comes again is seen to be there twice.
+                taken = taken_by(self._base) / f"{secrets.token_hex(4)}-{path.name}"
+                taken.write_bytes(visible(files)[path.name])
+                path.unlink()
+
+
+_SHOWING_CALLS = {"link", "rename", "rename_noreplace"}
+
+
+def taken_by(base: Path) -> Path:
+    """The directory to which a consumer takes the files of a base."""
+    return base.with_name(f"{base.name}-taken")
+
+
+def make_sink(base: Path | str, *, interceptor: Any = None, has_consumer: bool = False, **options: Any) -> FileSink:
+    """A sink of rows of text.
+
+    Args:
+        base: Its base.
+        interceptor: Sees each of its system calls.
+        has_consumer: Whether a consumer takes each finished file the instant it is visible; the sink is told so.
+        options: Of the sink.
+    """
+    if has_consumer:
+        interceptor = Taking(Path(base), interceptor)
+        options.setdefault("consumers_take_files", True)
+
     def opener(url: str, _options: Any) -> Any:
         return SingleThreadedStore(url, calls=intercept(PosixCalls(), interceptor) if interceptor is not None else None)
 
@@ -238,6 +301,11 @@ def finished_files(base: Path) -> dict[str, bytes]:
     return visible(files)
 
 
+def files_seen(base: Path) -> dict[str, bytes]:
+    """What readers have seen by now: the finished files that lie there, and those that a consumer has taken."""
+    return finished_files(base) | finished_files(taken_by(base))
+
+
 def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The finished ones of the files below a base, cut to their sidecar where there is one."""
     seen = {}
@@ -259,7 +327,8 @@ def rows_of(files: dict[str, bytes]) -> Counter[str]:
 
 
 def assert_exactly_once(base: Path, rows: int = ROWS) -> dict[str, bytes]:
-    files = finished_files(base)
+    """Each row is in one of the files that readers have seen; returns the files."""
+    files = files_seen(base)
     assert rows_of(files) == Counter(f"row-{number:04d}" for number in range(rows))
     return files
 

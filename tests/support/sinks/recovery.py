@@ -140,16 +140,16 @@ def age(base: Path, *, days: int = 2) -> None:
             os.utime(path, (then, then))
 
 
-def seed_with_orphans(base: Path) -> None:
+def seed_with_orphans(base: Path, **options: Any) -> None:
     """What two crashes leave: orphans that no checkpoint names, then open parts that one vouches for, with a tail."""
 
     def die_early() -> None:
-        out = long_sink(base).local().open()
+        out = long_sink(base, **options).local().open()
         out.write(batch(0, 4), position=4)
         os._exit(0)
 
     def die_late() -> None:
-        out = long_sink(base).local().open()
+        out = long_sink(base, **options).local().open()
         out.write(batch(0, 4), position=4)
         out.checkpoint()
         out.write(batch(4, 3), position=7)
