@@ -3,6 +3,8 @@
 A small job without Spark but with its shape: each batch has its own number of subtasks, each subtask a fresh operator.
 Batches complete, fail, are aborted or lose to a twin; zombies go on writing; the timer ticks; the driver crashes or
 ends cleanly. A second machine drives one long-lived operator, as LocalSink does, with aborts and lost notifications.
+Finished files stay, or a consumer takes each at once (R5): what it has taken counts as what lies in the tree does. No
+driver dies between showing a part and noting that, so a sink need not be told of consumers either.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import assigned_to
+from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
-from support.sinks.life_cycle import LONG, SteppingClock, finished_files, rows_of
+from partfile.testing.faults import intercept
+from support.sinks.life_cycle import LONG, SteppingClock, Taking, files_seen, rows_of, taken_by
 from support.sinks.staged_streams import STAGED
 
 EXAMPLES = settings().max_examples
@@ -37,19 +41,20 @@ PARTITIONS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "a
 class Job:
     """What both machines share: a base, a clock, numbered rows, the runtime and the oracle."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, has_consumer: bool, is_told: bool, **options: Any) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="partfile-machine-"))
         self.clock = SteppingClock()
         self.next_row = 0
         self.committed: Counter[str] = Counter()
         self.seen: dict[str, bytes] = {}
         rolling = pf.RollingPolicy(max_part_bytes=40, rollover_interval_s=40, inactivity_interval_s=20)
-        fixed: dict[str, Any] = {"format": "text", "rolling": rolling}
+        fixed: dict[str, Any] = {"format": "text", "rolling": rolling, "consumers_take_files": is_told}
+        calls = intercept(PosixCalls(), Taking(self.base)) if has_consumer else PosixCalls()
         self.sink = pf.FileSink(
             self.base,
             uid="machine",
             bucketer=pf.HiveBucketer("bucket"),
-            open_store=lambda url, _options: LocalStore(url),
+            open_store=lambda url, _options: LocalStore(url, calls=calls),
             publish_threads=1,
             **(fixed | options),
         )
@@ -102,7 +107,7 @@ class Job:
         opened = [part.part.name for parts in state.open.values() for part in parts]
         waiting = [*opened, *(one.part.name for one in state.pending), *(one.part.name for one in state.closed)]
         assert len(set(waiting)) == len(waiting)
-        files = finished_files(self.base)
+        files = files_seen(self.base)
         assert not rows_of(files) - self.committed
         for name, data in self.seen.items():
             assert files.get(name) == data
@@ -111,9 +116,10 @@ class Job:
     def close(self) -> None:
         """After a last restore every committed row is visible, once."""
         self.restart()
-        assert rows_of(finished_files(self.base)) == self.committed
+        assert rows_of(files_seen(self.base)) == self.committed
         self.runtime.close()
         shutil.rmtree(self.base)
+        shutil.rmtree(taken_by(self.base), ignore_errors=True)
 
 
 class BatchMachine(RuleBasedStateMachine):
@@ -123,8 +129,12 @@ class BatchMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job(**self.options)
         self.zombies: list[SinkOperator] = []
+
+    @initialize(has_consumer=st.booleans(), is_told=st.booleans())
+    def begin(self, has_consumer: bool, is_told: bool) -> None:
+        """A first driver restores nothing."""
+        self.job = Job(has_consumer=has_consumer, is_told=is_told, **self.options)
 
     @rule(partitions=PARTITIONS, outcome=st.sampled_from(["complete", "complete", "complete", "fail", "abort"]))
     def batch(self, partitions: list[tuple[int, str]], outcome: str) -> None:
@@ -195,7 +205,7 @@ class BatchMachine(RuleBasedStateMachine):
         """A clean end publishes everything or keeps it; the next run goes on."""
         self.job.runtime.coordinator.close_all(self.job.clock(), keep=keep)
         if not keep:
-            assert rows_of(finished_files(self.job.base)) == self.job.committed
+            assert rows_of(files_seen(self.job.base)) == self.job.committed
         self.job.restart()
 
     @invariant()
@@ -217,12 +227,12 @@ class OperatorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job(**self.options)
         self.written: Counter[str] = Counter()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(has_consumer=st.booleans(), is_told=st.booleans())
+    def begin(self, has_consumer: bool, is_told: bool) -> None:
         """Open the operator."""
+        self.job = Job(has_consumer=has_consumer, is_told=is_told, **self.options)
         self.operator = self.job.operator(0)
 
     @rule(count=st.integers(1, 4), buckets=st.sampled_from(["a", "b", "ab"]))

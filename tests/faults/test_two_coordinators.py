@@ -1,4 +1,7 @@
-"""A coordinator that sleeps anywhere while another takes over never adds a row to the other's history (R7)."""
+"""A coordinator that sleeps anywhere while another takes over never adds a row to the other's history (R7).
+
+Finished files stay, or a consumer takes each at once (R5): what it has taken counts as what lies in the tree does.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from support.sinks.life_cycle import (
     FAILED,
     FENCED,
     LONG,
+    Taking,
     assert_exactly_once,
     assert_only_grew,
     batch,
@@ -35,8 +39,8 @@ if TYPE_CHECKING:
     from partfile.testing.faults import Call
 
 
-FEW = 8
-"""Stops of each kind in every run; with ``--long`` at each call."""
+FEW = {False: 8, True: 4}
+"""Stops of each kind in every run, where files stay and beside a consumer; with ``--long`` at each call."""
 ROWS = 9
 MORE_ROWS = 18
 WHETHER_IT_COUNTS = 60
@@ -44,17 +48,18 @@ WHETHER_IT_COUNTS = 60
 
 
 @pytest.mark.fault("D9", "D10")
-def test_a_coordinator_stopped_at_any_call_is_fenced(tmp_path: Path, chosen: Callable[[int, int], list[int]]) -> None:
+def test_a_coordinator_stopped_at_any_call_is_fenced(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]], has_consumer: bool
+) -> None:
     """SIGSTOP at call n, for some n or all; another goes on for three batches; SIGCONT: the output is one history."""
-    recorder = Recorder()
-    run_to_the_end(make_sink(tmp_path / "counted", interceptor=recorder), ROWS)
+    sink, recorder = partial(make_sink, has_consumer=has_consumer), Recorder()
+    run_to_the_end(sink(tmp_path / "counted", interceptor=recorder), ROWS)
     commits = [number for number, call in enumerate(recorder.calls, 1) if is_link(call)]
-    for number in chosen(len(recorder.calls), 2 * FEW):
+    for number in chosen(len(recorder.calls), 2 * FEW[has_consumer]):
         base = tmp_path / f"{number}"
-        sleeper = make_sink(base, interceptor=StopAt(number))
-        pid = start_child(partial(run_to_the_end, sleeper, ROWS))
+        pid = start_child(partial(run_to_the_end, sink(base, interceptor=StopAt(number)), ROWS))
         assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
-        assert in_child(partial(run_to_the_end, make_sink(base), MORE_ROWS)) == 0
+        assert in_child(partial(run_to_the_end, sink(base), MORE_ROWS)) == 0
         files = assert_exactly_once(base, MORE_ROWS)
         os.kill(pid, signal.SIGCONT)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -84,19 +89,19 @@ def is_link(call: Call) -> bool:
 @pytest.mark.parametrize("cut", ["truncate", "rewrite", "valid-length"])
 @pytest.mark.fault("D9", "D10")
 def test_a_restore_stopped_at_any_call_is_fenced(
-    cut: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+    cut: str, tmp_path: Path, chosen: Callable[[int, int], list[int]], has_consumer: bool
 ) -> None:
     """The same for one that sleeps while it restores open parts with a tail, which the other then finalizes."""
-    seed_with_a_tail(tmp_path / "seed", cut=cut)
+    seed_with_a_tail(tmp_path / "seed", cut=cut, has_consumer=has_consumer)
 
     def sink(base: Path, interceptor: Any = None) -> FileSink:
-        return make_sink(base, interceptor=interceptor, cut=cut, rolling=LONG)
+        return make_sink(base, interceptor=interceptor, has_consumer=has_consumer, cut=cut, rolling=LONG)
 
     counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
     recorder = Recorder(CHANGING_CALLS)
     sink(counted, recorder).local().open().close()
     owed = 0
-    for number in chosen(len(recorder.calls), FEW):
+    for number in chosen(len(recorder.calls), FEW[has_consumer]):
         base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
         pid = start_child(partial(run_to_the_end, sink(base, StopAt(number, only=CHANGING_CALLS)), ROWS))
         assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
@@ -119,10 +124,11 @@ def test_a_restore_stopped_at_any_call_is_fenced(
 
 @pytest.mark.slow
 def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
-    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+    tmp_path: Path, chosen: Callable[[int, int], list[int]], has_consumer: bool
 ) -> None:
     """Two go back over the same damaged checkpoint, one asleep: one history, in which no row is lost or comes twice."""
-    seed = make_sink(tmp_path / "seed", rolling=LONG).local().open()
+    sink = partial(make_sink, has_consumer=has_consumer, rolling=LONG)
+    seed = sink(tmp_path / "seed").local().open()
     for first, count in ((0, 4), (4, 3)):
         seed.write(batch(first, count), position=first + count)
         seed.checkpoint()
@@ -131,13 +137,14 @@ def test_a_rollback_over_damage_stopped_at_any_call_is_fenced(
     metadata.write_bytes(metadata.read_bytes()[:-9])
 
     def back_and_on(base: Path, rows: int, interceptor: Any = None) -> None:
-        go_back(base, base / "_partfile" / "life" / "chk-2", interceptor)
-        run_to_the_end(make_sink(base, interceptor=interceptor, rolling=LONG), rows)
+        seen = Taking(base, interceptor) if has_consumer else interceptor
+        go_back(base, base / "_partfile" / "life" / "chk-2", seen)
+        run_to_the_end(sink(base, interceptor=interceptor), rows)
 
     counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
     recorder = Recorder(CHANGING_CALLS)
-    go_back(counted, counted / "_partfile" / "life" / "chk-2", recorder)
-    for number in chosen(len(recorder.calls), FEW):
+    go_back(counted, counted / "_partfile" / "life" / "chk-2", Taking(counted, recorder) if has_consumer else recorder)
+    for number in chosen(len(recorder.calls), FEW[has_consumer]):
         base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
         pid = start_child(partial(back_and_on, base, ROWS, StopAt(number, only=CHANGING_CALLS)))
         assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
