@@ -1,7 +1,8 @@
 """Drivers, tasks, zombies, a timer, and the command line's recover and clean, under random schedules of their calls.
 
-Every call of every process is a step; processes are killed, sleep for thousands of steps, and wake up. A failure names
-its seed; ``ModelJob(seed).run()`` is the same run again, and so is ``--randomly-seed``.
+Every call of every process is a step; processes are killed, sleep for thousands of steps, and wake up. Finished files
+stay, or a consumer takes each at once (R5). A failure names its seed; ``ModelJob(seed).run()`` is the same run again,
+and so is ``--randomly-seed``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.schedules.job import ModelJob, violation_of
-from support.schedules.mutations import MUTATIONS, STAGING_MUTATIONS
+from support.schedules.mutations import CONSUMER_MUTATIONS, MUTATIONS, STAGING_MUTATIONS
 
 if TYPE_CHECKING:
     import random
@@ -23,23 +24,28 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 @pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")
 def test_no_schedule_loses_or_doubles_a_row(
-    rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
+    rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config, has_consumer: bool
 ) -> None:
     """At each step readers see committed rows once and nothing finished changes; in the end each row is there once."""
-    for _ in range(400 if pytestconfig.getoption("long") else 10):
+    for _ in schedules(10, pytestconfig, has_consumer):
         numbered_tokens.begin("run")
-        assert violation_of(rng.getrandbits(32)) is None
+        assert violation_of(rng.getrandbits(32), has_consumer=has_consumer) is None
 
 
 @pytest.mark.slow
 @pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "D16", "K17", "H4", "H6")
 def test_no_schedule_loses_or_doubles_a_row_of_a_staging_file(
-    rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config
+    rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config, has_consumer: bool
 ) -> None:
     """The same where parts are staged; nor does a staging file go that a retained checkpoint names as data."""
-    for _ in range(400 if pytestconfig.getoption("long") else 7):
+    for _ in schedules(7, pytestconfig, has_consumer):
         numbered_tokens.begin("run")
-        assert violation_of(rng.getrandbits(32), is_staged=True) is None
+        assert violation_of(rng.getrandbits(32), is_staged=True, has_consumer=has_consumer) is None
+
+
+def schedules(few: int, config: pytest.Config, has_consumer: bool) -> range:
+    """So many in every run, and half of that beside a consumer; with ``--long`` many."""
+    return range(400 if config.getoption("long") else few // (1 + has_consumer))
 
 
 @pytest.mark.slow
@@ -70,7 +76,7 @@ def test_a_change_of_the_protocol_is_found(
 ) -> None:
     """With one rule less some schedule breaks a promise: the model would see if the rule were not kept."""
     mutation(monkeypatch)
-    assert finds_it([MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=False)
+    assert finds_it([MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens)
 
 
 @pytest.mark.slow
@@ -87,10 +93,21 @@ def test_a_change_of_what_becomes_of_staging_files_is_found(
     assert finds_it([STAGING_MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=True)
 
 
-def finds_it(seeds: list[int], numbered_tokens: NumberedTokens, *, is_staged: bool) -> bool:
+@pytest.mark.slow
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("mutation", CONSUMER_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_change_of_what_a_consumer_sees_is_found(
+    mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one rule less a row that a consumer has taken comes again, or a start stops for it."""
+    mutation(monkeypatch)
+    assert finds_it([CONSUMER_MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, has_consumer=True)
+
+
+def finds_it(seeds: list[int], numbered_tokens: NumberedTokens, **options: bool) -> bool:
     """Whether the schedule of one of these seeds breaks a promise."""
     for seed in seeds:
         numbered_tokens.begin("run")
-        if violation_of(seed, is_staged=is_staged):
+        if violation_of(seed, **options):
             return True
     return False

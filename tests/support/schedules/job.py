@@ -3,7 +3,8 @@
 Its parts are lines of text, or staged Parquet: then tasks and coordinators encode staging files, and delete spent ones.
 
 The rows of each batch are given, so that a batch that is run again writes the same; the position is the number of
-batches that are complete. Whatever happens, in the end each row of each batch is in one finished file.
+batches that are complete. Whatever happens, in the end each row of each batch is in one finished file, whether it lies
+there or a consumer has taken it the instant it was visible.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.file_sink import FileSink
     from partfile.stores.local.posix import PosixCalls
+    from partfile.testing.faults import Call
     from support.schedules.turns import Actor
 
 
@@ -54,9 +56,10 @@ class ModelJob:
         seed: Of everything that is drawn.
         batches: How many there are.
         is_staged: Whether its parts are staged Parquet.
+        has_consumer: Whether a consumer takes each finished file the instant it is visible; the sinks are told so.
     """
 
-    def __init__(self, seed: int, batches: int = 4, *, is_staged: bool = False) -> None:
+    def __init__(self, seed: int, batches: int = 4, *, is_staged: bool = False, has_consumer: bool = False) -> None:
         self.rng = random.Random(seed)
         self.base = temporary_directory("partfile-model-")
         self.batches = batches
@@ -67,6 +70,10 @@ class ModelJob:
         self.ends: Counter[str] = Counter()
         """How commands have ended."""
         self._seen: dict[str, bytes] = {}
+        """What readers have seen; with a consumer all that it has taken, by an order of its own."""
+        self._has_consumer = has_consumer
+        self._copying: set[Actor] = set()
+        """Those that have named a copy of a part and not shown or dropped it yet; see ``_kill``."""
         self._is_staged = is_staged
         self._staging_files: set[str] = set()
 
@@ -102,7 +109,7 @@ class ModelJob:
         """Kill a process, or begin a rival or a command, from time to time."""
         actors = self.schedule.actors
         if actors and self.rng.random() < 0.004:
-            self.schedule.kill(self.rng.choice(actors))
+            self._kill(self.rng.choice(actors))
         has_driver = any(actor.name.startswith("driver") for actor in actors)
         if self.drivers < MOST_DRIVERS and (self.rng.random() < 0.003 or not has_driver):
             self._start_driver()
@@ -110,6 +117,16 @@ class ModelJob:
             self._start_command("recover", recover_by_command)
         if self.rng.random() < 0.003:
             self._start_clean()
+
+    def _kill(self, actor: Actor) -> None:
+        """SIGKILL, but beside a consumer not to one that copies a part.
+
+        A rival may have shown the original. If the copier dies then, the next start finds the copy alone, and its rows
+        come twice, which section 7 of the protocol does not promise away. Without rivals they do not:
+        ``test_life_cycle_kills.py`` kills copiers beside a consumer.
+        """
+        if actor not in self._copying:
+            self.schedule.kill(actor)
 
     def _start_driver(self) -> None:
         self.drivers += 1
@@ -131,6 +148,8 @@ class ModelJob:
 
     def _end(self) -> None:
         """Commands and zombies alone; then a last driver and zombies, which come home last."""
+        while self._copying:
+            self._step()
         for actor in [one for one in self.schedule.actors if not one.name.startswith("task")]:
             if actor.name not in COMMANDS or self.rng.random() < 0.5:
                 self.schedule.kill(actor)
@@ -149,8 +168,9 @@ class ModelJob:
             for subtask in range(self.subtasks(batch))
             for row in self.rows(batch, subtask)
         )
-        if rows_of(finished_files(self.base)) != expected:
-            raise Violation(f"in the end there is {sorted(rows_of(finished_files(self.base)).items())}")
+        rows = rows_of(self._look())
+        if rows != expected:
+            raise Violation(f"in the end there is {sorted(rows.items())}")
         found = broken_invariants(self.base)
         if found:
             raise Violation(f"in the end verify finds {found}")
@@ -158,6 +178,8 @@ class ModelJob:
     def _step(self) -> None:
         actor = self.schedule.step()
         call = actor.last_call
+        if self._has_consumer:
+            self._note_copy(actor, call)
         if actor.is_done and actor.name in COMMANDS:
             self.ends[f"{actor.name}: {type(actor.error).__name__}"] += 1
         may_end_so = (Fenced, RecoveryRefused) if actor.name in COMMANDS else Fenced
@@ -166,13 +188,33 @@ class ModelJob:
         if call is not None and call.name in CHANGING_CALLS:
             self._check()
 
+    def _note_copy(self, actor: Actor, call: Call | None) -> None:
+        """A copy is named by a rename from one pending name to another; the same actor shows or drops it then."""
+        if actor.is_done:
+            self._copying.discard(actor)
+        elif call is not None and call.name in {"rename_noreplace", "unlink"}:
+            names = [str(name) for name in call.arguments[1:]]
+            if len(names) == 2 and all(name.endswith(".pending") for name in names):
+                self._copying.add(actor)
+            elif names[0].endswith(".pending"):
+                self._copying.discard(actor)
+
+    def _look(self) -> dict[str, bytes]:
+        """What readers have seen by now; a consumer takes what lies there."""
+        files = finished_files(self.base) if self.base.exists() else {}
+        if not self._has_consumer:
+            return files
+        for path in files:
+            (self.base / path).unlink()
+        return self._seen | {f"{len(self._seen)}/{path}": data for path, data in files.items()}
+
     def _check(self) -> None:
         """Nothing finished has changed or gone, no row is there twice, and none that no checkpoint holds.
 
         Nor is a staging file gone that a retained checkpoint names as data (R6).
         """
         self._check_staging_files()
-        files = finished_files(self.base) if self.base.exists() else {}
+        files = self._look()
         if files == self._seen:
             return
         try:
@@ -211,17 +253,23 @@ class ModelJob:
         """A sink on the base."""
         staged: dict[str, Any] = {"format": "parquet", "columnar": "staged", "rolling": STAGED_ROLLING}
         options = staged if self._is_staged else {"rolling": ROLLING}
-        return make_sink(self.base, clock=lambda: self.now_ms, open_store=self._process(calls).open_store, **options)
+        return make_sink(
+            self.base,
+            clock=lambda: self.now_ms,
+            open_store=self._process(calls).open_store,
+            consumers_take_files=self._has_consumer,
+            **options,
+        )
 
     def _disk_ms(self) -> int:
         """The clock of the disk: no two steps are at the same time."""
         return self.schedule.steps
 
 
-def violation_of(seed: int, *, is_staged: bool = False) -> str | None:
+def violation_of(seed: int, *, is_staged: bool = False, has_consumer: bool = False) -> str | None:
     """Run a job and return what has gone wrong, None if nothing has."""
     try:
-        ModelJob(seed, is_staged=is_staged).run()
+        ModelJob(seed, is_staged=is_staged, has_consumer=has_consumer).run()
     except Violation as violation:
         return f"seed {seed}: {violation}"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from partfile.sink import encode as encoding
 from partfile.sink import encoded_files, operator, plan
 from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
-from partfile.sink.publish import Encoding, StagedParts
+from partfile.sink.publish import Encoding, Publication, Publisher, StagedParts
 from partfile.snapshot.checkpoint_log import CheckpointLog
 from partfile.stores.checksums import crc32_of
 from partfile.stores.local.store import LocalStore
@@ -24,13 +25,13 @@ from partfile.stores.local.stream import LocalPartStream
 from partfile.testing.faults import TrackedCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import pytest
 
     from partfile.recovery.inspect.files import KnownPart
     from partfile.sink.encoded_files import EncodedFile
-    from partfile.sink.states import EncodedStagingFile, StagingFile
+    from partfile.sink.states import EncodedStagingFile, PendingPart, StagingFile
     from partfile.stores.base import PartHandle, Store
 
     Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -303,3 +304,38 @@ STAGING_MUTATIONS: dict[Mutation, int] = {
     staging_files_deleted_at_once: 0,
 }
 """Each with the first seed whose schedule of staged parts finds it; see ``MUTATIONS``."""
+
+
+# Single changes under which some schedule shows a row again that a consumer has taken, or stops for what it has taken.
+
+
+def shown_by_link(patch: pytest.MonkeyPatch) -> None:
+    """The call that shows a part leaves its staged name, which goes by the next one."""
+
+    def refuse(_calls: TrackedCalls, _directory: int, _name: str, _new_name: str) -> None:
+        raise OSError(errno.EINVAL, "deliberate")
+
+    patch.setattr(TrackedCalls, "rename_noreplace", refuse)
+
+
+def originals_keep_their_names(patch: pytest.MonkeyPatch) -> None:
+    """The copy of a part is shown while the original still has its staged name."""
+    patch.setattr(LocalStore, "_put_aside", lambda *_: True)
+
+
+def taken_is_missing(patch: pytest.MonkeyPatch) -> None:
+    """A part of which nothing is left is lost, whatever the sink was told of consumers."""
+    publish = Publisher.publish
+
+    def insist(self: Publisher, parts: Sequence[PendingPart], gives_up: Collection[str] = (), **_: bool) -> Publication:
+        return publish(self, parts, gives_up)
+
+    patch.setattr(Publisher, "publish", insist)
+
+
+CONSUMER_MUTATIONS: dict[Mutation, int] = {
+    originals_keep_their_names: 202,
+    shown_by_link: 107,
+    taken_is_missing: 10,
+}
+"""Each with the first seed whose schedule beside a consumer finds it; see ``MUTATIONS``."""
