@@ -15,7 +15,7 @@ import pytest
 
 from support.s3.life import store_options
 from support.spark.drivers import ROWS_A_FILE, Chaos, Relay, WorkerKills
-from support.spark.s3 import ObjectWatcher, pending_uploads
+from support.spark.s3 import ObjectConsumer, ObjectWatcher, ids_on_s3, pending_uploads
 from support.spark.streams import expected, write_source
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 MIB = 1 << 20
 WIDE_BYTES = 1500
 """A batch has 6 MB for bucket 0, so that its part is an upload by the time the batch ends."""
+ROLLED_BYTES = {False: 16 * MIB, True: MIB}
+"""Beside a consumer each batch closes parts, so that something is published in most batches that a driver dies in."""
 CLOCK_SLACK_S = 2.0
 
 
@@ -85,27 +87,38 @@ class Mischief:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("is_taken", [False, True], ids=["files stay", "files are taken"])
 @pytest.mark.fault("K17", "N11", "D13", "D14")
 def test_a_stream_that_outlives_its_drivers_workers_and_server_loses_and_doubles_nothing(
-    radosgw: S3Server, tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest
+    radosgw: S3Server, tmp_path: Path, rng: random.Random, request: pytest.FixtureRequest, is_taken: bool
 ) -> None:
-    """Read back by DuckDB and by pyarrow, both through s3fs; no upload is left but those of batches broken off."""
+    """Read back by DuckDB and by pyarrow, both through s3fs; no upload is left but those of batches broken off.
+
+    The objects stay, or a consumer moves each to another prefix as soon as it is listed (R5): then the first driver
+    dies as soon as an object of its is listed.
+    """
     scale = LONG if request.config.getoption("--long") else SHORT
     rows = write_source(tmp_path / "source", scale.files, rows_a_file=ROWS_A_FILE)
-    base = f"s3://{radosgw.bucket()}/out"
+    bucket = radosgw.bucket()
+    base, taken = f"s3://{bucket}/out", f"s3://{bucket}/taken"
+    options = {"storage_options": store_options(radosgw), "distribution": "hash", "hash_partitions": 2}
     job = {
         "base": base,
         "source": str(tmp_path / "source"),
         "checkpoint": str(tmp_path / "spark"),
-        "options": {"storage_options": store_options(radosgw), "distribution": "hash", "hash_partitions": 2},
-        "max_part_bytes": 16 * MIB,
+        "options": {**options, "consumers_take_files": is_taken},
+        "max_part_bytes": ROLLED_BYTES[is_taken],
         "wide_bytes": WIDE_BYTES,
         "master": "local[2,4]",
     }
     mischief = Mischief(radosgw, rng, scale.worker_kills, scale.restarts)
-    with ObjectWatcher(radosgw, base) as watcher, Relay(job) as drivers:
+    watcher = ObjectConsumer(radosgw, base, taken) if is_taken else ObjectWatcher(radosgw, base)
+    with watcher, Relay(job) as drivers:
         chaos = Chaos(drivers, rng, most_given_up=scale.restarts)
         try:
+            if is_taken:
+                chaos.life_until(lambda: bool(watcher.seen))
             while chaos.driver_kills < scale.driver_kills or mischief.left:
                 lives_left = max(1, scale.driver_kills - chaos.driver_kills)
                 chaos.life(mischief if rng.random() < len(mischief.left) / lives_left else None)
@@ -115,10 +128,11 @@ def test_a_stream_that_outlives_its_drivers_workers_and_server_loses_and_doubles
             mischief.mend()
     assert chaos.driver_kills >= scale.driver_kills
 
-    everything, reader = expected(rows), radosgw.filesystem()
-    assert ids_by_duckdb(reader, base) == everything
-    assert ids_by_pyarrow(reader, base) == everything
+    everything, reader, place = expected(rows), radosgw.filesystem(), taken if is_taken else base
+    assert ids_by_duckdb(reader, place) == everything
+    assert ids_by_pyarrow(reader, place) == everything
     assert watcher.seen
+    assert not (is_taken and ids_on_s3(radosgw, base)), "an object is there that no consumer has taken"
     unexplained = [one for one in pending_uploads(radosgw, base) if not was_broken_off(one, chaos.broken_off)]
     assert not unexplained
 

@@ -89,10 +89,10 @@ class Taking:
                 return proceed()
             finally:
                 self._count += 1
-                if self._take():
+                if self.take():
                     self.moments.append(self._count)
 
-    def _take(self) -> bool:
+    def take(self) -> bool:
         """Move what is finished, under names that no other file has; returns whether there was anything."""
         files = {file.path: file for file in self._store.list()}
         found = [file for path, file in files.items() if not _is_hidden(path)]

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from support.processes.deadline import wait_until
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Mapping
@@ -184,6 +186,15 @@ class Chaos:
                 known_s.append(time.monotonic() - began)
                 continue
             self.broken_off.append((began_at, time.time()))
+
+    def life_until(self, has_happened: Callable[[], bool]) -> None:
+        """One life of the driver, which ends by SIGKILL as soon as something has happened."""
+        driver, began_at = self.drivers.next(), time.time()
+        wait_until(has_happened, "it has never happened in this life")
+        assert not driver.has_ended, driver.last_words
+        driver.kill()
+        self.kills += 1
+        self.broken_off.append((began_at, time.time()))
 
     def to_the_end(self) -> None:
         """Let the stream end."""

@@ -14,8 +14,10 @@ import hdfs_native
 from partfile.errors import StoreError
 from partfile.sink.operator import SinkOperator
 from partfile.sink.states import SubtaskSnapshot
+from support.hdfs.life import Taking
 from support.processes.deadline import wait_until
 from support.spark.streams import Once, calling_operator, close_sockets, make_sink
+from support.spark.watcher import Polling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +54,24 @@ def ids_on_hdfs(cluster: HdfsCluster, base: str) -> Counter[int]:
     for path in visible_files(cluster, base):
         found.update(json.loads(line)["id"] for line in client.read(path).read().splitlines())
     return found
+
+
+class Consumer(Polling):
+    """Moves each file away as soon as it is visible, to the directory that ``taken_by`` says.
+
+    Args:
+        cluster: The HDFS.
+        base: The base of a sink, an absolute path.
+    """
+
+    def __init__(self, cluster: HdfsCluster, base: str) -> None:
+        super().__init__(pause_s=0.05, away=(StoreError,))
+        self._taking = Taking(cluster.url + base, cluster.http_address)
+        self.takes = 0
+        """How many looks have found a file."""
+
+    def _look(self) -> None:
+        self.takes += self._taking.take()
 
 
 class HeldByAZombie(Once):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError
 
 from support.s3.life import store_options
 from support.spark.streams import make_sink
+from support.spark.watcher import Polling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
-    from types import TracebackType
 
     import s3fs
 
@@ -104,10 +103,8 @@ def _holds(lengths: Sequence[int], total: int) -> bool:
     return any(sum(lengths[start:]) == total for start in range(len(lengths)))
 
 
-class ObjectWatcher:
-    """Lists what readers see again and again on a thread of its own; use it in a ``with`` block.
-
-    An object never changes and never goes; each is asserted at the end.
+class ObjectWatcher(Polling):
+    """Lists what readers see: an object never changes and never goes.
 
     Args:
         server: The server.
@@ -115,40 +112,51 @@ class ObjectWatcher:
     """
 
     def __init__(self, server: S3Server, base: str) -> None:
+        super().__init__(pause_s=0.1, away=(OSError, BotoCoreError))
         self._client = server.filesystem()
         self._base = base
-        self._problems: list[str] = []
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.seen: dict[str, Seen] = {}
         self.counts: list[int] = []
         """How many objects each look has found."""
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if kind is None:
-            self._look()
-            assert not self._problems, self._problems
-
-    def _run(self) -> None:
-        while not self._stopped.wait(0.1):
-            try:
-                self._look()
-            except (OSError, BotoCoreError):
-                continue  # The server may be away.
-
     def _look(self) -> None:
+        found = self._found()
+        self._problems += [f"{key} is gone" for key in self.seen.keys() - found.keys()]
+        self.seen |= found
+
+    def _found(self) -> dict[str, Seen]:
+        """What is there, and unchanged."""
         found = visible_objects(self._client, self._base)
         self.counts.append(len(found))
-        self._problems += [f"{key} is gone" for key in self.seen.keys() - found.keys()]
         self._problems += [
             f"{key} was {self.seen[key]} and is {now}" for key, now in found.items() if self.seen.get(key, now) != now
         ]
+        return found
+
+
+class ObjectConsumer(ObjectWatcher):
+    """Moves each object away as soon as it is listed: none comes again.
+
+    Args:
+        server: As of ``ObjectWatcher``.
+        base: Likewise.
+        place: URL of the prefix that the objects get, in the same bucket.
+    """
+
+    def __init__(self, server: S3Server, base: str, place: str) -> None:
+        super().__init__(server, base)
+        self._bucket, _, self._prefix = base.removeprefix("s3://").partition("/")
+        self._place = place.removeprefix(f"s3://{self._bucket}/")
+        self._gone: set[str] = set()
+
+    def _look(self) -> None:
+        found = self._found()
+        # One whose deletion may have failed is there again as it was; another one of the same key is another object.
+        self._problems += [f"{key} has come again" for key in self._gone & found.keys()]
         self.seen |= found
+        for key in found:
+            name = self._place + key.removeprefix(self._prefix)
+            source = {"Bucket": self._bucket, "Key": key}
+            self._client.call_s3("copy_object", Bucket=self._bucket, Key=name, CopySource=source)
+            self._client.call_s3("delete_object", Bucket=self._bucket, Key=key)
+            self._gone.add(key)

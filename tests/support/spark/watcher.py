@@ -1,9 +1,10 @@
-"""A reader that polls the base path all the while: no partial, staged, changed or vanishing file, no row twice."""
+"""Readers that poll the base path all the while: no partial, staged, changed or vanishing file, no row twice."""
 
 from __future__ import annotations
 
 import json
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from support.spark.streams import finished
@@ -15,21 +16,25 @@ if TYPE_CHECKING:
     Seen = tuple[int, int, int]
 
 
-class Watcher:
-    """Looks at every visible file again and again on a thread of its own; use it in a ``with`` block.
+class Polling(ABC):
+    """Looks again and again on a thread of its own, and once more at the end of the ``with`` block that it is used in.
 
     Args:
-        base: The base path of a JSON sink whose rows have a unique ``id``.
+        pause_s: Between two looks.
+        away: What a look may raise, for the server may be away.
     """
 
-    def __init__(self, base: Path) -> None:
-        self._base = base
-        self._seen: dict[Path, Seen] = {}
-        self._ids: set[int] = set()
+    def __init__(self, pause_s: float, away: tuple[type[Exception], ...] = ()) -> None:
+        self._pause_s = pause_s
+        self._away = away
         self._problems: list[str] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.rounds = 0
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Look at what is visible now, and note problems."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -40,16 +45,34 @@ class Watcher:
     ) -> None:
         self._stopped.set()
         self._thread.join()
-        self._look()
-        assert kind is not None or not self._problems, self._problems
-        assert kind is not None or self.rounds > 1
+        if kind is None:
+            self._look()
+            assert not self._problems, self._problems
+            assert self.rounds > 1
 
     def _run(self) -> None:
-        while not self._stopped.wait(0.05):
-            self._look()
+        while not self._stopped.wait(self._pause_s):
+            try:
+                self._look()
+            except self._away:
+                continue
+            self.rounds += 1
+
+
+class Watcher(Polling):
+    """Looks at every visible file.
+
+    Args:
+        base: The base path of a JSON sink whose rows have a unique ``id``.
+    """
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(pause_s=0.05)
+        self._base = base
+        self._seen: dict[Path, Seen] = {}
+        self._ids: set[int] = set()
 
     def _look(self) -> None:
-        self.rounds += 1
         present = finished(self._base)
         self._problems += [f"{path} vanished" for path in self._seen if path not in present]
         for path in present:
@@ -87,7 +110,6 @@ class Consumer(Watcher):
         place.mkdir()
 
     def _look(self) -> None:
-        self.rounds += 1
         for path in finished(self._base):
             self._read(path)
             path.rename(self._place / f"{self.rounds}-{path.parent.name}-{path.name}")
