@@ -46,7 +46,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def distinct_sink(base: Path, **options: Any) -> pf.FileSink:
     """Every run of keys is a file, and small enough that runs are merged again and again."""
-    fixed = {"deduplicate": pf.Deduplicate(["bucket", "row"], ttl="1 day"), "inline_threshold_bytes": 0}
+    fixed: dict[str, Any] = {"deduplicate": pf.Deduplicate(["bucket", "row"], ttl="1 day"), "inline_threshold_bytes": 0}
     return make_sink(base, **(fixed | options))
 
 
