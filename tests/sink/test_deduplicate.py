@@ -401,7 +401,7 @@ def test_memory_holds_some_keys_and_files_the_rest(tmp_path: Path, monkeypatch: 
 def test_large_runs_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they lie, or from a copy without a name where the store has no file on this host."""
     monkeypatch.setattr(deduplicate, "_MAPPED_BYTES", 0)
-    for base in (tmp_path, "memory://distinct"):
+    for base in ("memory://distinct", tmp_path):
         keys = pf.Deduplicate("id")
         for _ in range(2):
             sink = pf.FileSink(base, uid="d", format="json", deduplicate=keys, **ALL_IN_FILES)
@@ -409,6 +409,7 @@ def test_large_runs_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 out.write(pa.table({"id": list(range(100))}))
                 duplicates = out.checkpoint().duplicates
         assert duplicates == 100
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(), "a sink that is closed lets go of them"
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])

@@ -469,6 +469,8 @@ class LocalSink:
         with self._in_use:
             self._opened = False
             self._closed = True
+            # Its runs are mapped: what is not let go of keeps their copies on disk.
+            self._deduplicator = None
             try:
                 self._operator.close()
             finally:
