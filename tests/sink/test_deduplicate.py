@@ -516,6 +516,30 @@ def test_a_fenced_driver_takes_no_run_that_a_rollback_names(tmp_path: Path, monk
         assert again.checkpoint().duplicates == 100
 
 
+def test_a_start_looks_again_where_a_running_sink_has_merged_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that the newest checkpoint named is gone when it is read, because the sink went on: that is no damage."""
+    make = partial(sink_at, tmp_path, **ALL_IN_FILES)
+    first = make().local(schema={"id": "int64"}).open()
+    first.write(pa.table({"id": list(range(10))}))
+    first.checkpoint()
+    read = deduplicate.opened_run
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(deduplicate, "opened_run", read)
+        for number in range(10, 16):
+            first.write(pa.table({"id": list(range(number * 10, number * 10 + 10))}))
+            first.checkpoint()
+        return read(*arguments)
+
+    monkeypatch.setattr(deduplicate, "opened_run", slow)
+    with make().local() as second:
+        second.write(pa.table({"id": [0, 159, 160]}))
+        assert second.checkpoint().duplicates == 2
+    first.close()
+
+
 def test_going_back_and_on_again_keeps_the_runs_of_each_checkpoint(tmp_path: Path) -> None:
     """A run that an older checkpoint did not need any more is named again by one in between."""
     make = partial(sink_at, tmp_path, **ALL_IN_FILES)

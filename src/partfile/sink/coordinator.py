@@ -17,6 +17,7 @@ from partfile.errors import (
     OutcomeUnknown,
     PartfileError,
     PartMissing,
+    SnapshotCorrupt,
     SnapshotError,
     StoreError,
     UnencodableState,
@@ -256,13 +257,14 @@ class SinkCoordinator:
             try:
                 approve(planned)
                 after = self._prepared(after, end.next_id)
-            except PartMissing:
-                # Another start has published it since, and a consumer has taken it: its takeover says so.
+                after = restore.with_own_runs(after, end.next_id)
+                open_keys(after.position.seen_keys)
+            except (PartMissing, SnapshotCorrupt):
+                # The sink has gone on since: another start has published the part, and a consumer has taken it; or a
+                # coordinator that still runs has merged the run of keys, and deleted its file.
                 if self._log.see().next_id != end.next_id:
                     continue
                 raise
-            after = restore.with_own_runs(after, end.next_id)
-            open_keys(after.position.seen_keys)
             operators = self._write_state(end.next_id, after)
             # What the next start would refuse must be known before there is a takeover that it has to begin with.
             self._check_readable(end.next_id, operators)

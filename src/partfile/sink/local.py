@@ -216,8 +216,8 @@ class LocalSink:
 
         Raises:
             ConfigError: ``rows`` or ``position`` is of a wrong type, ``position`` is too large, or values of
-                dictionaries do not fit the schema; nothing was written, and the sink stays open. Where the bucketer or
-                the format refuses the rows, it is closed.
+                dictionaries do not fit the schema; nothing was written, and the sink stays open. Where the bucketer,
+                the format or ``deduplicate`` refuses the rows, it is closed.
             CheckpointMismatch: ``on_schema_change`` does not let the columns pass; the sink is closed.
             Fenced, OutcomeUnknown: As of ``checkpoint``.
         """
@@ -265,7 +265,7 @@ class LocalSink:
         Args:
             rows: Dictionaries, a row each, or whatever ``write`` takes. What a dictionary holds is taken when the next
                 item is asked for at the latest; other values in it must not be changed in place.
-            checkpoint_every: A checkpoint is taken once so many rows have been written since the last one.
+            checkpoint_every: A checkpoint is taken once so many rows have come since the last one, duplicates too.
             position: Tells where the input stands after an item, for instance its offset. Then nothing is passed over:
                 begin the iterable behind ``self.position``.
 
