@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -228,6 +231,95 @@ class ListedIds(NamedTuple):
     """Those whose parts have been published and whose metadata is gone."""
 
 
+class HostCopies:
+    """Copies of state files on this host, so that the tasks of one user read each file from its storage once.
+
+    A copy is checked as a whole, made durable and then given its name, which tells the file by token, checksum and
+    length: so what has the name is right, whichever process looks. Copies that were not used for a day go, and of the
+    others those that were not used for the longest time, beyond 16 GiB. A process that has mapped one keeps it.
+    """
+
+    def mapped(self, handle: FileHandle) -> mmap.mmap | None:
+        """The copy of a file, mapped; None if this host has none."""
+        path = _copies_directory() / _copy_name(handle)
+        try:
+            with path.open("rb") as file:
+                if not _is_own(os.fstat(file.fileno())) or os.fstat(file.fileno()).st_size != handle.size_bytes:
+                    return None
+                os.utime(file.fileno())
+                return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            return None
+
+    def made(self, handle: FileHandle, data: bytes, shown: str) -> mmap.mmap:
+        """Make a copy and map it. Atomic: another process sees all of it or nothing.
+
+        Args:
+            handle: The file.
+            data: Its bytes, which have been compared with the handle.
+            shown: Its address, for messages.
+
+        Raises:
+            NotApplied: This host has no space for it, or another user has taken the directory.
+        """
+        directory = _copies_directory()
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if not _is_own(directory.lstat()):
+                raise PermissionError(f"{directory} belongs to another user, or others may write in it")
+            with tempfile.NamedTemporaryFile(dir=directory, prefix=_UNNAMED, delete=False) as file:
+                try:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    # Durable before it has the name: after a loss of power the name must not stand for other bytes.
+                    Path(file.name).replace(directory / _copy_name(handle))
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+                mapped = mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+            _drop_unused(directory)
+        except OSError as error:
+            raise NotApplied(
+                f"state file {shown} cannot be copied to {directory}: {error}",
+                hint="See that there is space for temporary files, or name another place for them: export TMPDIR=DIR",
+                path=shown,
+            ) from error
+        return mapped
+
+
+_UNNAMED = "_tmp."
+_MOST_COPIED_BYTES = 16 << 30
+_UNUSED_COPY_S = 24 * 60 * 60
+
+
+def _copies_directory() -> Path:
+    return Path(tempfile.gettempdir(), f"partfile-{os.getuid()}")
+
+
+def _copy_name(handle: FileHandle) -> str:
+    return f"{Path(handle.path).name}-{handle.crc32:08x}-{handle.size_bytes}"
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether what is there is this user's alone to change."""
+    return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o022
+
+
+def _drop_unused(directory: Path) -> None:
+    """Delete copies that were not used for a day before the last one, and the oldest of the rest beyond the quota."""
+    found = []
+    for path in directory.iterdir():
+        with suppress(OSError):  # Another process has deleted it.
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    left_bytes, newest_s = _MOST_COPIED_BYTES, max((used_s for used_s, *_ in found), default=0.0)
+    for used_s, size_bytes, path in sorted(found, reverse=True):
+        left_bytes -= size_bytes
+        if left_bytes < 0 or used_s < newest_s - _UNUSED_COPY_S:
+            path.unlink(missing_ok=True)
+
+
 class CheckpointStorage:
     """The directory of one job: ``chk-N/_metadata``, state files, ``shared/`` and ``taskowned/``.
 
@@ -251,6 +343,7 @@ class CheckpointStorage:
         self.directory = job if create_subdirectory else ""
         """Of the job, below the base of the store."""
         self._streams = streams or FileStreamSettings()
+        self._copies = HostCopies()
 
     def path(self, name: str) -> str:
         """A path of this job, relative to the base of the store."""
@@ -269,8 +362,7 @@ class CheckpointStorage:
         """
         if handle is None:
             return {}
-        path = "inline state" if isinstance(handle, InlineHandle) else self._shown(handle)
-        return decode_states(self.read_bytes(handle), path)
+        return decode_states(self.read_bytes(handle), self.shown(handle))
 
     def read_bytes(self, handle: StateHandle) -> bytes:
         """Return what was written to the stream that a handle came from.
@@ -280,7 +372,7 @@ class CheckpointStorage:
         """
         if isinstance(handle, InlineHandle):
             return handle.data
-        shown = self._shown(handle)
+        shown = self.shown(handle)
         try:
             data = self.store.read_file(self.path(handle.path), handle.size_bytes)
         except NotFound as error:
@@ -304,7 +396,7 @@ class CheckpointStorage:
         return data
 
     def map_bytes(self, handle: StateHandle) -> bytes | mmap.mmap:
-        """As ``read_bytes``, but a file stays on disk: it is mapped where it lies, or a copy of it that has no name.
+        """As ``read_bytes``, but a file stays on disk: it is mapped where it lies, or a copy of it on this host.
 
         Raises:
             SnapshotCorrupt: As of ``read_bytes``.
@@ -313,24 +405,41 @@ class CheckpointStorage:
         data = self.read_bytes(handle)
         if isinstance(handle, InlineHandle):
             return data
-        here = self.store.local_path(self.path(handle.path))
-        try:
-            if here is not None:
-                with Path(here).open("rb") as file:
-                    return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
-            with tempfile.TemporaryFile(prefix="partfile-") as copy:
-                copy.write(data)
-                copy.flush()
-                return mmap.mmap(copy.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            place = here or tempfile.gettempdir()
-            raise NotApplied(
-                f"state file {self._shown(handle)} cannot be mapped from {place}: {error}",
-                hint="See that there is space for temporary files, or name another place for them: export TMPDIR=DIR",
-                path=self._shown(handle),
-            ) from error
+        return self._mapped_here(handle) or self._copies.made(handle, data, self.shown(handle))
 
-    def _shown(self, handle: FileHandle) -> str:
+    def map_held(self, handle: StateHandle) -> bytes | mmap.mmap:
+        """As ``map_bytes``, but what was read and checked as a whole before is not read again.
+
+        That is a file on this host, which an epoch checks when it begins, and a copy that was made here since.
+
+        Raises:
+            SnapshotCorrupt: As of ``read_bytes``; of a file on this host only where it is missing or of another length.
+            StoreError: As of ``map_bytes``.
+        """
+        if isinstance(handle, InlineHandle):
+            return handle.data
+        return self._mapped_here(handle) or self._copies.mapped(handle) or self.map_bytes(handle)
+
+    def _mapped_here(self, handle: FileHandle) -> mmap.mmap | None:
+        """The file of a handle, mapped; None if the store has no files on this host."""
+        here = self.store.local_path(self.path(handle.path))
+        if here is None:
+            return None
+        shown = self.shown(handle)
+        try:
+            with Path(here).open("rb") as file:
+                if os.fstat(file.fileno()).st_size != handle.size_bytes:
+                    raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
+                return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
+        except (OSError, ValueError) as error:
+            raise NotApplied(f"state file {shown} cannot be mapped: {error}", path=shown) from error
+
+    def shown(self, handle: StateHandle) -> str:
+        """What a handle is called in messages: the address of its file."""
+        if isinstance(handle, InlineHandle):
+            return "inline state"
         return f"{self.store.base}/{self.path(handle.path)}"
 
     def create_checkpoint(self, metadata: CheckpointMetadata) -> None:
