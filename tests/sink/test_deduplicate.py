@@ -312,10 +312,13 @@ def test_options_that_make_no_sense(columns: Any, options: dict[str, Any], says:
     assert raised.value.hint
 
 
-def test_a_spark_query_is_refused(tmp_path: Path) -> None:
-    """Before Spark is even imported."""
-    with pytest.raises(ConfigError, match="deduplicate works in plain Python so far"):
-        sink_at(tmp_path).foreach_batch(None, 0)  # type: ignore[arg-type]
+def test_rows_go_to_tasks_by_their_keys_or_by_their_buckets() -> None:
+    """Not by both; the number of tasks may be said for either."""
+    with pytest.raises(ConfigError, match="by their keys, and distribution='hash' by their buckets"):
+        pf.FileSink("x", uid="d", format="json", deduplicate=pf.Deduplicate("id"), distribution="hash")
+    pf.FileSink("x", uid="d", format="json", deduplicate=pf.Deduplicate("id"), hash_partitions=3)
+    with pytest.raises(ConfigError, match="no effect without distribution='hash' or deduplicate"):
+        pf.FileSink("x", uid="d", format="json", hash_partitions=3)
 
 
 # Run files
@@ -622,7 +625,7 @@ def test_state_does_not_grow_with_rows(tmp_path: Path, options: dict[str, Any]) 
             out.write(pa.table({"id": list(range(number % 2 * 10, number % 2 * 10 + 10))}))
         held = out._deduplicator
         assert held is not None
-        assert sum(one.run.keys for one in held._runs) <= 40
+        assert sum(one.run.keys for one in held._keys._runs) <= 40
         assert out.checkpoint().state_keys <= 40
 
 

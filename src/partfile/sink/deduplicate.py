@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partfile.errors import CheckpointMismatch, ConfigError
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import Latest
 from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import FileHandle
@@ -24,7 +24,7 @@ from partfile.snapshot.run_file import MAX_KEYS, Run, decode_run, encode_run, me
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,11 +56,164 @@ class _HeldRun:
     """None if no checkpoint can name it yet."""
 
 
-class Deduplicator:
-    """Finds the rows of a sink whose keys are new. Belongs to one run of the sink, and to one thread.
+class KnownKeys:
+    """The keys that a sink knows, in runs: which of others are new, and what is new since the last checkpoint.
 
-    Memory: the keys since the last checkpoint, at most some 20 MiB, and while runs are merged as much as the largest
-    has; the rest is mapped from files.
+    Belongs to one thread. Memory: the keys since the last checkpoint, at most some 20 MiB, and while runs are merged as
+    much as the largest has; the rest is mapped from files.
+
+    Args:
+        options: Which columns are the key, and for how long.
+        storage: The checkpoints of the sink.
+        runs: Those in force, opened.
+        time_ms: The latest time that the sink's clock has told.
+    """
+
+    def __init__(
+        self, options: Deduplicate, storage: CheckpointStorage, runs: Iterable[tuple[Run, RunFile]], time_ms: int
+    ) -> None:
+        self._options = options
+        self._storage = storage
+        self._time_ms = time_ms
+        self._runs = [_HeldRun(run, file) for run, file in runs]
+        """Those without a file last."""
+        self._given_up: list[str] = []
+        """Files of runs that were merged or have expired since the last checkpoint."""
+
+    def advance(self, now_ms: int) -> int:
+        """Go on in time, drop what has expired, and return the sink's time, which never goes back (R8).
+
+        Args:
+            now_ms: What the clock says, in milliseconds since 1970.
+        """
+        self._time_ms = max(self._time_ms, now_ms)
+        self._drop_expired()
+        return self._time_ms
+
+    def enter(self, hashes: Hashes, begin: int = 0, order_by: pa.Array[Any] | None = None) -> Bools:
+        """Enter the keys of some rows, and return which of the rows are to be written.
+
+        Args:
+            hashes: Of the keys.
+            begin: Rows of the batch before these, for messages.
+            order_by: The values by which ``keep`` chooses; None takes the first row of each key.
+
+        Raises:
+            ConfigError: A row has no key, and ``on_null="fail"``.
+        """
+        self._check_nulls(hashes, begin)
+        is_kept = hashes.is_null & (self._options.on_null == "keep")
+        rows = np.flatnonzero(~hashes.is_null)
+        if order_by is not None:
+            rows = self._in_order(order_by, rows)
+        if not len(rows):
+            return is_kept
+        high, low, first = _first_of_each(hashes.high[rows], hashes.low[rows])
+        is_seen = self._is_seen(high, low)
+        is_kept[rows[first[~is_seen]]] = True
+        # Without a ttl there is no time to begin anew.
+        prolongs = self._options.refresh == "read" and self._options.ttl_ms is not None
+        entered = slice(None) if prolongs else ~is_seen
+        self._enter(high[entered], low[entered])
+        return is_kept
+
+    def _in_order(self, order_by: pa.Array[Any], rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Rows in such an order that of each key the first one is the one to keep."""
+        order = "descending" if isinstance(self._options.keep, Latest) else "ascending"
+        # Equal values stay in the order of their rows.
+        sorted_rows = pc.array_sort_indices(order_by.take(pa.array(rows)), order=order, null_placement="at_end")
+        return rows.take(np.asarray(sorted_rows))
+
+    def _check_nulls(self, hashes: Hashes, begin: int) -> None:
+        if self._options.on_null == "fail" and hashes.is_null.any():
+            row = begin + int(np.argmax(hashes.is_null))
+            raise ConfigError(
+                f"row {row} of the batch has no key: {list(self._options.columns)} are null in it",
+                hint="Give it one; or let such rows be written, each of them: Deduplicate(..., on_null='keep')",
+            )
+
+    def _is_seen(self, high: Words, low: Words) -> Bools:
+        """Which of some keys, ascending, have been entered and have not expired."""
+        is_seen = np.zeros(len(high), np.bool_)
+        asked = np.arange(len(high))
+        # What comes again mostly does so soon, and is in a young run.
+        for held in reversed(self._runs):
+            if not len(asked):
+                break
+            if self._is_expired(held.run.last_ms):
+                continue
+            places = held.run.find(high[asked], low[asked])
+            is_in = places >= 0
+            if self._is_expired(held.run.first_ms):
+                times = held.run.times(places[is_in])
+                is_in[is_in] = times + (self._options.ttl_ms or 0) > self._time_ms
+            is_seen[asked[is_in]] = True
+            asked = asked[~is_in]
+        return is_seen
+
+    def _is_expired(self, time_ms: int) -> bool:
+        return is_expired(time_ms, self._options.ttl_ms, self._time_ms)
+
+    def _enter(self, high: Words, low: Words) -> None:
+        if not len(high):
+            return
+        times = np.full(len(high), self._time_ms, np.int64)
+        self._runs.append(_HeldRun(run_of(high, low, times), None))
+        self._merge(self._fresh_from)
+        if sum(held.run.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
+            # No checkpoint names these files before the next one does. If it never comes, they are orphans.
+            self.write_runs(self._storage.stream_factory(1))
+
+    @property
+    def _fresh_from(self) -> int:
+        """The place of the first run that has no file."""
+        return next((at for at, held in enumerate(self._runs) if held.file is None), len(self._runs))
+
+    def _merge(self, begin: int) -> None:
+        """Merge the runs from a place on that are due for it, among them each without a file; these stay last."""
+        runs = self._runs
+        groups = groups_to_merge([held.run for held in runs[begin:]], self._options.ttl_ms)
+        places = {begin + at for group in groups for at in group}
+        self._give_up(runs[at] for at in sorted(places))
+        made = [_HeldRun(merged([runs[begin + at].run for at in group]), None) for group in groups]
+        left = [held for at, held in enumerate(runs) if at not in places]
+        self._runs = sorted([*left, *made], key=lambda held: held.file is None)
+
+    def _drop_expired(self) -> None:
+        self._give_up(held for held in self._runs if self._is_expired(held.run.last_ms))
+        self._runs = [held for held in self._runs if not self._is_expired(held.run.last_ms)]
+
+    def _give_up(self, runs: Iterable[_HeldRun]) -> None:
+        handles = [held.file.handle for held in runs if held.file is not None]
+        self._given_up += [handle.path for handle in handles if isinstance(handle, FileHandle)]
+
+    def merge_fresh(self) -> None:
+        """Merge what is new with what is of its size, before all gets files."""
+        if self._fresh_from < len(self._runs):
+            self._merge(0)
+
+    def write_runs(self, streams: CheckpointStreamFactory, *, is_last: bool = False) -> tuple[RunFile, ...]:
+        """Give each run without a file one, or its place in the checkpoint if it is small, and return all runs.
+
+        Args:
+            streams: Of the checkpoint that is to name them.
+            is_last: Whether no more keys come, so that nothing is mapped that would only be looked into later.
+        """
+        for at, held in enumerate(self._runs):
+            if held.file is None:
+                file = kept_run(held.run, streams)
+                is_mapped = file.handle.size_bytes > _MAPPED_BYTES and not is_last
+                self._runs[at] = _HeldRun(opened_run(self._storage, file) if is_mapped else held.run, file)
+        return tuple(held.file for held in self._runs if held.file is not None)
+
+    def given_up(self) -> list[str]:
+        """Files of runs that were merged or have expired since this was asked last."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
+
+
+class Deduplicator:
+    """Finds the rows of a sink in plain Python whose keys are new. Belongs to one run of it, and to one thread.
 
     Args:
         settings: The sink's, for messages.
@@ -80,11 +233,8 @@ class Deduplicator:
         self._options = options
         self._storage = storage
         self._kinds = None if seen is None else seen.kinds
-        self._time_ms = 0 if seen is None else seen.time_ms
-        self._runs = [_HeldRun(self._opened(file), file) for file in seen.runs] if seen is not None else []
-        """Oldest first; those without a file last."""
-        self._given_up: list[str] = []
-        """Files of runs that were merged or have expired since the last checkpoint."""
+        opened = zip(opened_runs(settings, storage, seen), () if seen is None else seen.runs, strict=True)
+        self._keys = KnownKeys(options, storage, opened, 0 if seen is None else seen.time_ms)
         self.duplicates = 0
         """Rows that were left out so far."""
 
@@ -100,68 +250,19 @@ class Deduplicator:
                 ``on_null="fail"``.
             CheckpointMismatch: A column of the key has values of another kind than before.
         """
-        self._time_ms = max(self._time_ms, now_ms)
-        self._drop_expired()
-        columns = self._columns(batch)
-        if self._options.keep != "any":
-            columns.append(self._column(batch, self._options.keep.column, "of which it keeps one row of a key"))
-        begins = range(0, batch.num_rows, _ROWS_AT_ONCE)
-        pieces = [self._is_new([column.slice(begin, _ROWS_AT_ONCE) for column in columns], begin) for begin in begins]
-        is_kept = np.concatenate([np.zeros(0, np.bool_), *pieces])
+        self._keys.advance(now_ms)
+        self._kinds = checked_kinds(batch.schema, self._settings, self._options, self._storage.job, self._kinds)
+        columns = [batch.column(name) for name in self._options.columns]
+        order_by = None if self._options.keep == "any" else batch.column(self._options.keep.column)
+        pieces = [np.zeros(0, np.bool_)]
+        for begin in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            hashes = self._hashes([column.slice(begin, _ROWS_AT_ONCE) for column in columns])
+            values = None if order_by is None else order_by.slice(begin, _ROWS_AT_ONCE)
+            pieces.append(self._keys.enter(hashes, begin, values))
+        is_kept = np.concatenate(pieces)
         left_out = batch.num_rows - int(is_kept.sum())
         self.duplicates += left_out
         return rows_of(batch, is_kept) if left_out else batch
-
-    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
-        columns, kinds = [], []
-        for name in self._options.columns:
-            column = self._column(batch, name, "by which it deduplicates")
-            kind = kind_of(column.type)
-            if kind is None:
-                raise ConfigError(
-                    f"column {name!r} of type {column.type} can be no key: keys are strings, binary, integers, "
-                    "booleans, dates, timestamps and decimals of up to 38 digits",
-                    hint="Cast it before, for instance to string; or name another column: "
-                    f"deduplicate=partfile.Deduplicate({_meant(name, batch.schema)!r})",
-                )
-            columns.append(column)
-            kinds.append(kind)
-        self._kinds = self._kinds or tuple(kinds)
-        if self._kinds != tuple(kinds):
-            raise CheckpointMismatch(
-                f"columns {list(self._options.columns)} of the key have values of the kinds {kinds}, and before "
-                f"{list(self._kinds)}: the same values would be other keys",
-                hint="Cast them to what they were before; or forget the keys, so that rows with them are written "
-                f"again: {self._settings.forget_command(self._storage.job)}",
-            )
-        return columns
-
-    def _column(self, batch: pa.RecordBatch, name: str, what: str) -> pa.Array[Any]:
-        found = batch.schema.get_all_field_indices(name)
-        if len(found) != 1:
-            has = "no column" if not found else f"{len(found)} columns"
-            raise ConfigError(
-                f"the rows of sink {self._settings.uid!r} have {has} {name!r}, {what}; they have {batch.schema.names}",
-                hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({_meant(name, batch.schema)!r})",
-            )
-        return batch.column(found[0])
-
-    def _is_new(self, columns: list[pa.Array[Any]], begin: int) -> Bools:
-        """Which rows are to be written; enters their keys."""
-        hashes = self._hashes(columns[: len(self._options.columns)])
-        self._check_nulls(hashes, begin)
-        is_kept = hashes.is_null & (self._options.on_null == "keep")
-        rows = self._in_order(columns, np.flatnonzero(~hashes.is_null))
-        if not len(rows):
-            return is_kept
-        high, low, first = _first_of_each(hashes.high[rows], hashes.low[rows])
-        is_seen = self._is_seen(high, low)
-        is_kept[rows[first[~is_seen]]] = True
-        # Without a ttl there is no time to begin anew.
-        prolongs = self._options.refresh == "read" and self._options.ttl_ms is not None
-        entered = slice(None) if prolongs else ~is_seen
-        self._enter(high[entered], low[entered])
-        return is_kept
 
     def _hashes(self, columns: list[pa.Array[Any]]) -> Hashes:
         try:
@@ -173,97 +274,6 @@ class Deduplicator:
                 "table['id'].cast(pyarrow.string()))",
             ) from error
 
-    def _in_order(self, columns: list[pa.Array[Any]], rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Rows in such an order that of each key the first one is the one to keep."""
-        if self._options.keep == "any":
-            return rows
-        order = "descending" if isinstance(self._options.keep, Latest) else "ascending"
-        try:
-            # Equal values stay in the order of their rows.
-            sorted_rows = pc.array_sort_indices(columns[-1].take(pa.array(rows)), order=order, null_placement="at_end")
-        except pa.ArrowNotImplementedError as error:
-            raise ConfigError(
-                f"keep={self._options.keep!r}: values of type {columns[-1].type} have no order",
-                hint="Name a column of numbers, text, dates or times: keep=partfile.Latest('ts')",
-            ) from error
-        return rows.take(np.asarray(sorted_rows))
-
-    def _check_nulls(self, hashes: Hashes, begin: int) -> None:
-        if self._options.on_null == "fail" and hashes.is_null.any():
-            row = begin + int(np.argmax(hashes.is_null))
-            raise ConfigError(
-                f"row {row} of the batch has no key: {list(self._options.columns)} are null in it",
-                hint="Give it one; or let such rows be written, each of them: Deduplicate(..., on_null='keep')",
-            )
-
-    def _is_seen(self, high: Words, low: Words) -> Bools:
-        """Which of some keys, ascending, have been entered and have not expired."""
-        is_seen = np.zeros(len(high), np.bool_)
-        asked = np.arange(len(high))
-        # A key that is in two runs has its latest time in the younger one.
-        for held in reversed(self._runs):
-            if not len(asked):
-                break
-            if self._is_expired(held.run.last_ms):
-                continue
-            places = held.run.find(high[asked], low[asked])
-            is_in = places >= 0
-            if self._is_expired(held.run.first_ms):
-                times = held.run.times(places[is_in])
-                is_in[is_in] = times + (self._options.ttl_ms or 0) > self._time_ms
-            is_seen[asked[is_in]] = True
-            asked = asked[~is_in]
-        return is_seen
-
-    def _is_expired(self, time_ms: int) -> bool:
-        return self._options.ttl_ms is not None and time_ms + self._options.ttl_ms <= self._time_ms
-
-    def _enter(self, high: Words, low: Words) -> None:
-        if not len(high):
-            return
-        times = np.full(len(high), self._time_ms, np.int64)
-        self._runs.append(_HeldRun(run_of(high, low, times), None))
-        self._merge(self._fresh_from)
-        if sum(held.run.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
-            # No checkpoint names these files before the next one does. If it never comes, they are orphans.
-            self._write_runs(self._storage.stream_factory(1))
-
-    @property
-    def _fresh_from(self) -> int:
-        """The place of the first run that has no file."""
-        return next((at for at, held in enumerate(self._runs) if held.file is None), len(self._runs))
-
-    def _merge(self, begin: int) -> None:
-        """Merge the youngest runs, from a place on, while the last is at least half as large as the one before it.
-
-        So their number grows with the logarithm of the keys.
-        """
-        runs = self._runs
-        while len(runs) >= begin + 2:
-            one, other = runs[-2].run, runs[-1].run
-            if (
-                other.keys * 2 < one.keys
-                or one.keys + other.keys > MAX_KEYS
-                or self._class_of(one) != self._class_of(other)
-            ):
-                return
-            self._give_up(runs[-2:])
-            runs[-2:] = [_HeldRun(merged([one, other]), None)]
-
-    def _drop_expired(self) -> None:
-        self._give_up(held for held in self._runs if self._is_expired(held.run.last_ms))
-        self._runs = [held for held in self._runs if not self._is_expired(held.run.last_ms)]
-
-    def _give_up(self, runs: Iterable[_HeldRun]) -> None:
-        handles = [held.file.handle for held in runs if held.file is not None]
-        self._given_up += [handle.path for handle in handles if isinstance(handle, FileHandle)]
-
-    def _class_of(self, run: Run) -> tuple[int, int]:
-        if self._options.ttl_ms is None:
-            return (0, 0)
-        width_ms = max(1, self._options.ttl_ms // _EXPIRY_CLASSES)
-        return (run.first_ms // width_ms, run.last_ms // width_ms)
-
     def snapshot(self, before: SeenKeys | None, checkpoint_id: int, now_ms: int) -> SeenKeys | None:
         """The keys as the next checkpoint is to hold them. What is new of them is durable when this returns.
 
@@ -272,39 +282,142 @@ class Deduplicator:
             checkpoint_id: The next checkpoint.
             now_ms: The sink's time, in milliseconds since 1970.
         """
-        self._time_ms = max(self._time_ms, now_ms)
+        time_ms = self._keys.advance(now_ms)
         if self._kinds is None:
             return before
-        self._drop_expired()
-        if any(held.file is None for held in self._runs):
-            self._merge(0)
-        self._write_runs(self._storage.stream_factory(checkpoint_id))
-        given_up, self._given_up = self._given_up, []
+        self._keys.merge_fresh()
+        runs = self._keys.write_runs(self._storage.stream_factory(checkpoint_id))
         return SeenKeys(
             columns=self._options.columns,
             kinds=self._kinds,
             hash_version=HASH_VERSION,
             ttl_ms=self._options.ttl_ms,
-            time_ms=self._time_ms,
-            runs=tuple(held.file for held in self._runs if held.file is not None),
-            unneeded=(
-                *(before.unneeded if before else ()),
-                *(UnneededRun(path=path, since=checkpoint_id) for path in given_up),
-            ),
+            time_ms=time_ms,
+            runs=runs,
+            unneeded=unneeded_since(before, self._keys.given_up(), checkpoint_id),
         )
 
-    def _write_runs(self, streams: CheckpointStreamFactory) -> None:
-        """Give each run without a file one, or its place in the checkpoint if it is small."""
-        for at, held in enumerate(self._runs):
-            if held.file is not None:
-                continue
-            handle, run = streams.keep(encode_run(held.run), Scope.SHARED), held.run
-            file = RunFile(handle=handle, keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms)
-            is_mapped = handle.size_bytes > _MAPPED_BYTES
-            self._runs[at] = _HeldRun(self._opened(file) if is_mapped else held.run, file)
 
-    def _opened(self, file: RunFile) -> Run:
-        return opened_run(self._storage, file)
+def is_expired(time_ms: int, ttl_ms: int | None, now_ms: int) -> bool:
+    """Whether a key that was entered at a time is forgotten.
+
+    Args:
+        time_ms: That time, in milliseconds since 1970.
+        ttl_ms: How long a key is remembered; None is for ever.
+        now_ms: The sink's time.
+    """
+    return ttl_ms is not None and time_ms + ttl_ms <= now_ms
+
+
+def groups_to_merge(runs: Sequence[Run | RunFile], ttl_ms: int | None) -> list[tuple[int, ...]]:
+    """Which runs are to become one, by their places: those of one expiry class that are of about one size.
+
+    From the smallest on, a run joins those before it while it has at most twice as many keys as they have together. So
+    the number of runs grows with the logarithm of the keys, and so does how often a key is written.
+
+    Args:
+        runs: In any order.
+        ttl_ms: How long a key is remembered; None is for ever.
+    """
+    groups: list[list[int]] = []
+    keys, last = 0, None
+    for at in sorted(range(len(runs)), key=lambda at: (_class_of(runs[at], ttl_ms), runs[at].keys)):
+        run, of = runs[at], _class_of(runs[at], ttl_ms)
+        if of == last and run.keys <= 2 * keys and run.keys + keys <= MAX_KEYS:
+            groups[-1].append(at)
+            keys += run.keys
+        else:
+            groups.append([at])
+            keys, last = run.keys, of
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _class_of(run: Run | RunFile, ttl_ms: int | None) -> tuple[int, int]:
+    """Runs of one class may be merged: the file outlives its first key by an eighth of the ttl more, and no longer."""
+    if ttl_ms is None:
+        return (0, 0)
+    width_ms = max(1, ttl_ms // _EXPIRY_CLASSES)
+    return (run.first_ms // width_ms, run.last_ms // width_ms)
+
+
+def unneeded_since(before: SeenKeys | None, paths: Iterable[str], checkpoint_id: int) -> tuple[UnneededRun, ...]:
+    """The files of runs that a checkpoint does not need, those of the checkpoints before it included.
+
+    Args:
+        before: The keys of the checkpoint before; None if it has none.
+        paths: Files that it does not need any more.
+        checkpoint_id: The checkpoint.
+    """
+    fresh = (UnneededRun(path=path, since=checkpoint_id) for path in paths)
+    return (*(before.unneeded if before is not None else ()), *fresh)
+
+
+def checked_kinds(
+    schema: pa.Schema,
+    settings: SinkSettings,
+    options: Deduplicate,
+    job: str,
+    before: tuple[str, ...] | None,
+) -> tuple[str, ...]:
+    """The kinds of values that the columns of the key have.
+
+    Args:
+        schema: Of the rows.
+        settings: The sink's, for messages.
+        options: Which columns are the key.
+        job: The name of the checkpoint log.
+        before: The kinds of the keys so far; None if there are none.
+
+    Raises:
+        ConfigError: A column of the key, or the one that ``keep`` names, is not there, or its type is of no use for it.
+        CheckpointMismatch: A column of the key has values of another kind than before.
+    """
+    kinds = []
+    for name in options.columns:
+        data_type = _field(schema, settings.uid, name, "by which it deduplicates").type
+        kind = kind_of(data_type)
+        if kind is None:
+            raise ConfigError(
+                f"column {name!r} of type {data_type} can be no key: keys are strings, binary, integers, "
+                "booleans, dates, timestamps and decimals of up to 38 digits",
+                hint="Cast it before, for instance to string; or name another column: "
+                f"deduplicate=partfile.Deduplicate({_meant(name, schema)!r})",
+            )
+        kinds.append(kind)
+    if options.keep != "any":
+        data_type = _field(schema, settings.uid, options.keep.column, "of which it keeps one row of a key").type
+        if not _has_order(data_type):
+            raise ConfigError(
+                f"keep={options.keep!r}: values of type {data_type} have no order",
+                hint="Name a column of numbers, text, dates or times: keep=partfile.Latest('ts')",
+            )
+    if before is not None and before != tuple(kinds):
+        raise CheckpointMismatch(
+            f"columns {list(options.columns)} of the key have values of the kinds {kinds}, and before "
+            f"{list(before)}: the same values would be other keys",
+            hint="Cast them to what they were before; or forget the keys, so that rows with them are written "
+            f"again: {settings.forget_command(job)}",
+        )
+    return tuple(kinds)
+
+
+def _field(schema: pa.Schema, uid: str, name: str, what: str) -> pa.Field[Any]:
+    found = schema.get_all_field_indices(name)
+    if len(found) != 1:
+        has = "no column" if not found else f"{len(found)} columns"
+        raise ConfigError(
+            f"the rows of sink {uid!r} have {has} {name!r}, {what}; they have {schema.names}",
+            hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({_meant(name, schema)!r})",
+        )
+    return schema.field(found[0])
+
+
+def _has_order(data_type: pa.DataType) -> bool:
+    try:
+        pc.array_sort_indices(pa.array([], data_type))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _meant(name: str, schema: pa.Schema) -> str:
@@ -314,6 +427,42 @@ def _meant(name: str, schema: pa.Schema) -> str:
     return str([*near, *able, "id"][0])
 
 
+def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKeys | None) -> list[Run]:
+    """The runs of the keys so far, each checked as a whole.
+
+    Args:
+        settings: The sink's, for messages.
+        storage: Its checkpoints.
+        seen: Its keys; None if it has none.
+
+    Raises:
+        SnapshotCorrupt: A run is missing or damaged; the hint says how the sink goes on without its keys.
+    """
+    try:
+        return [opened_run(storage, file) for file in seen.runs] if seen is not None else []
+    except SnapshotCorrupt as error:
+        raise SnapshotCorrupt(
+            f"keys of sink {settings.uid!r} cannot be read: {error.message}",
+            hint=joined_hints(
+                error.hint or "Nothing was changed. Put the file back from a backup or a copy",
+                "Without one, forget the keys, so that rows with them are written again: "
+                f"{settings.forget_command(storage.job)}",
+            ),
+            path=error.path,
+        ) from error
+
+
+def kept_run(run: Run, streams: CheckpointStreamFactory) -> RunFile:
+    """Give a run a file, durable when this returns, or a place in the checkpoint if it is small.
+
+    Args:
+        run: The run.
+        streams: Of the checkpoint that is to name it.
+    """
+    handle = streams.keep(encode_run(run), Scope.SHARED)
+    return RunFile(handle=handle, keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms)
+
+
 def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
     """A run that a checkpoint names, all of it checked; a large one is not held in memory.
 
@@ -321,9 +470,26 @@ def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
         SnapshotCorrupt: It is missing or damaged, or not the one that the checkpoint names.
     """
     handle = file.handle
-    shown = f"{storage.store.base}/{storage.path(handle.path)}" if isinstance(handle, FileHandle) else "an inline run"
+    shown = storage.shown(handle)
     data = storage.map_bytes(handle) if handle.size_bytes > _MAPPED_BYTES else storage.read_bytes(handle)
     return decode_run(data, shown)
+
+
+def held_run(storage: CheckpointStorage, file: RunFile) -> Run:
+    """A run that was checked before on behalf of this epoch, without reading it as a whole: its file is mapped.
+
+    Where the storage has no files on this host, a copy of it stays here for the tasks to come.
+
+    Args:
+        storage: The checkpoints of the sink.
+        file: The run.
+
+    Raises:
+        SnapshotCorrupt: It is missing, or not the one that the checkpoint names.
+    """
+    handle = file.handle
+    shown = storage.shown(handle)
+    return decode_run(storage.map_held(handle), shown, is_checked=True)
 
 
 def rows_of(batch: pa.RecordBatch, is_kept: Bools) -> pa.RecordBatch:

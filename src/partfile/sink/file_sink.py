@@ -284,11 +284,6 @@ class FileSink:
 
     def _spark_stream(self) -> SparkStream:
         if self._stream is None:
-            if self.settings.deduplicate is not None:
-                raise ConfigError(
-                    "deduplicate works in plain Python so far, not in a Spark query",
-                    hint="Leave deduplicate out, and use dropDuplicatesWithinWatermark; or write with sink.local().",
-                )
             for url in (self.settings.base, self.settings.checkpoint_url):
                 if is_of_one_process(url):
                     raise ConfigError(

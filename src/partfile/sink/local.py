@@ -10,14 +10,7 @@ from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from partfile.errors import (
-    CheckpointMismatch,
-    ConfigError,
-    PartfileError,
-    SnapshotCorrupt,
-    StoreError,
-    joined_hints,
-)
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, StoreError
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
@@ -186,18 +179,7 @@ class LocalSink:
             return
         from partfile.sink.deduplicate import Deduplicator  # noqa: PLC0415 - few sinks need it.
 
-        try:
-            self._deduplicator = Deduplicator(self._settings, options, self._runtime.storage, seen)
-        except SnapshotCorrupt as error:
-            raise SnapshotCorrupt(
-                f"keys of sink {self._settings.uid!r} cannot be read: {error.message}",
-                hint=joined_hints(
-                    error.hint or "Nothing was changed. Put the file back from a backup or a copy",
-                    "Without one, forget the keys, so that rows with them are written again: "
-                    f"{self._settings.forget_command(self._runtime.job)}",
-                ),
-                path=error.path,
-            ) from error
+        self._deduplicator = Deduplicator(self._settings, options, self._runtime.storage, seen)
 
     def write(self, rows: Rows, position: JsonValue = None) -> None:
         """Add rows. They are not durable before the next checkpoint, which is taken here if the interval is over.

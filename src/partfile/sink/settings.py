@@ -347,10 +347,15 @@ class SinkSettings(RestoreSettings):
 
     @model_validator(mode="after")
     def _hashes_only_by_hash(self) -> Self:
-        if self.hash_partitions is not None and self.distribution != "hash":
+        if self.hash_partitions is not None and self.distribution != "hash" and self.deduplicate is None:
             raise ConfigError(
-                f"hash_partitions={self.hash_partitions} has no effect without distribution='hash'",
+                f"hash_partitions={self.hash_partitions} has no effect without distribution='hash' or deduplicate",
                 hint="Write distribution='hash' as well, or leave hash_partitions out.",
+            )
+        if self.distribution == "hash" and self.deduplicate is not None:
+            raise ConfigError(
+                "deduplicate sends rows to tasks by their keys, and distribution='hash' by their buckets",
+                hint="Leave distribution out; hash_partitions=NUMBER says over how many tasks keys are hashed.",
             )
         return self
 

@@ -24,6 +24,7 @@ from partfile.errors import ConfigError, Fenced, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import AT_EXIT, wait_ms
 from partfile.sink.coordinator import Runtime
+from partfile.sink.deduplicate import checked_kinds, opened_runs
 from partfile.sink.progress import BatchProgress
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
@@ -39,6 +40,7 @@ from partfile.sink.restore_rules import (
 )
 from partfile.sink.savepoints import reserved_savepoint
 from partfile.sink.settings import check_hidden
+from partfile.sink.spark.distinct import key_plan
 from partfile.sink.spark.encode_job import staging_encoder
 from partfile.sink.spark.identity import OffsetsLog, active_query, current_run, is_active, is_new_location
 from partfile.sink.spark.write_job import (
@@ -66,8 +68,9 @@ if TYPE_CHECKING:
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.savepoints import ReservedSavepoint
     from partfile.sink.settings import SinkSettings
+    from partfile.sink.spark.distinct import KeyPlan
     from partfile.sink.spark.identity import QueryRun
-    from partfile.sink.states import StreamPosition
+    from partfile.sink.states import SeenKeys, StreamPosition
     from partfile.snapshot.storage import CheckpointStorage
 
 
@@ -566,7 +569,8 @@ class SparkStream:
         before that.
         """
         is_new = is_new_location(df.sparkSession, checkpoint_location)
-        if self._settings.on_schema_change == "roll" and not is_new:
+        settings = self._settings
+        if settings.on_schema_change == "roll" and settings.deduplicate is None and not is_new:
             return
         runtime = Runtime(self._settings, self._settings.uid)
         try:
@@ -577,8 +581,10 @@ class SparkStream:
             return
         if is_new:
             check_new_query(self._settings.uid, left.position.query, self._settings.rules)
-        if self._settings.on_schema_change != "roll":
-            self._settings.row_schema_after(left.position.row_schema, schema)
+        if settings.on_schema_change != "roll":
+            settings.row_schema_after(left.position.row_schema, schema)
+        check_same_keys(settings, settings.uid, left.position.seen_keys, settings.deduplicate)
+        self._kinds(left.position, schema)
 
     def _check_workers(self, df: DataFrame) -> None:
         """Refuse workers without this partfile; those of one application are checked once."""
@@ -744,12 +750,14 @@ class SparkStream:
             )
             return
         row_schema = self._settings.row_schema_after(stands.row_schema, schema)
+        kinds = self._kinds(stands, schema)
         now_ms = self._settings.now_ms()
         began = stopwatch_ms()
         triggered = runtime.coordinator.trigger(now_ms)
         hashed = hash_partitions(df, self._settings, stands)
+        keys = self._key_plan(stands, kinds, hashed, triggered.time_ms)
         try:
-            acknowledged = run_write_job(df, self._settings, runtime, triggered, hashed)
+            acknowledged = run_write_job(df, self._settings, runtime, triggered, keys or hashed)
         except Exception:
             # A driver that took the sink over takes the names of open parts as well, and the tasks fail for that.
             with suppress(StoreError):
@@ -759,7 +767,11 @@ class SparkStream:
         snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
         # A batch without rows says nothing of the columns of rows.
         has_rows = any(one.rows for one in acknowledged)
-        changed = {"hash_partitions": hashed, "row_schema": row_schema if has_rows else stands.row_schema}
+        changed: dict[str, object] = {"hash_partitions": hashed}
+        changed["row_schema"] = row_schema if has_rows else stands.row_schema
+        answers = [one.keys for one in acknowledged if one.keys is not None]
+        if keys is not None:
+            changed["seen_keys"] = keys.after(answers, triggered.checkpoint_id)
         position = position_after(stands, batch).model_copy(update=changed)
         done = runtime.coordinator.complete(triggered, snapshots, position)
         told = progress_of(
@@ -770,8 +782,23 @@ class SparkStream:
             batch_id=batch.batch_id,
             rows=sum(one.rows for one in acknowledged),
             added_bytes=sum(one.bytes for one in acknowledged),
+            duplicates=sum(one.duplicates for one in answers),
         )
         self._tell(told.model_copy(update={"restore_ms": restore_ms, "write_ms": write_ms}))
+
+    def _kinds(self, stands: StreamPosition, schema: pa.Schema) -> tuple[str, ...]:
+        """The kinds of values of the key's columns, none without keys; raises what ``checked_kinds`` does."""
+        options, seen, uid = self._settings.deduplicate, stands.seen_keys, self._settings.uid
+        before = None if seen is None else seen.kinds
+        return () if options is None else checked_kinds(schema, self._settings, options, uid, before)
+
+    def _key_plan(
+        self, stands: StreamPosition, kinds: tuple[str, ...], partitions: int | None, now_ms: int
+    ) -> KeyPlan | None:
+        options = self._settings.deduplicate
+        if options is None or partitions is None:
+            return None
+        return key_plan(options, partitions, stands.seen_keys, kinds, now_ms)
 
     def _check_replay(self, stands: StreamPosition, run: QueryRun, batch: QueryPosition) -> ReplayDecision:
         """Decide about a batch by where the sink stands, and by Spark's own record where the batch id skips others."""
@@ -791,6 +818,7 @@ class SparkStream:
         def check(stands: StreamPosition) -> None:
             if self._check_replay(stands, run, batch) is not ReplayDecision.REPLAY:
                 self._settings.row_schema_after(stands.row_schema, schema)
+                self._kinds(stands, schema)
 
         began = stopwatch_ms()
         self._end_epoch()
@@ -843,8 +871,9 @@ class SparkStream:
         runtime = Runtime(self._settings, self._settings.uid, encoder=encoder)
         try:
             if is_wanted is None or is_wanted(runtime.coordinator.look()):
-                keys = partial(check_same_keys, self._settings, runtime.job, options=None)
-                runtime.coordinator.start(check, self._settings.now_ms(), terms, open_keys=keys)
+                # A driver that goes on after itself has checked them, and its tasks have made the others.
+                check_keys = partial(self._check_keys, runtime, reads_runs=terms.succeeding is None)
+                runtime.coordinator.start(check, self._settings.now_ms(), terms, open_keys=check_keys)
                 # Also of a driver that has nothing to write yet: a free marker tells recover that there is none.
                 runtime.storage.store.hold_marker(runtime.marker_path)
                 self._runtime = runtime
@@ -853,6 +882,17 @@ class SparkStream:
             if self._runtime is not runtime:
                 runtime.close()
         return self._runtime
+
+    def _check_keys(self, runtime: Runtime, seen: SeenKeys | None, *, reads_runs: bool) -> None:
+        """Refuse to go on without the keys of the rows so far, before there is a takeover.
+
+        Raises:
+            CheckpointMismatch: This run deduplicates by others, or not at all.
+            SnapshotCorrupt: A run is missing or damaged.
+        """
+        check_same_keys(self._settings, runtime.job, seen, self._settings.deduplicate)
+        if reads_runs:
+            opened_runs(self._settings, runtime.storage, seen)
 
     def _note(self, coordinator: SinkCoordinator) -> None:
         """Take in which epoch a coordinator has begun, or the takeovers by which it may have begun one."""

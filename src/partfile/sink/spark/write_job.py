@@ -28,9 +28,11 @@ from partfile import errors
 from partfile.bucketers.base import BucketContext
 from partfile.errors import ConfigError, PartfileError, UnsupportedTypeError
 from partfile.sink.batches import coalesce_batches, prefetch
+from partfile.sink.deduplicate import checked_kinds
 from partfile.sink.encoded_files import NotItsOwn, SharedJobFailed
 from partfile.sink.layout import RowLayouts, SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
+from partfile.sink.spark.distinct import KeyAnswer, KeyPlan, TaskKeys, by_key
 from partfile.sink.states import SubtaskSnapshot, assigned_to
 from partfile.snapshot.documents import SubtaskState
 from partfile.snapshot.operator_state import write_operator_state
@@ -62,6 +64,7 @@ ACKNOWLEDGEMENT = StructType(
         StructField("rows", LongType()),
         StructField("bytes", LongType()),
         StructField("state", BinaryType()),
+        StructField("keys", BinaryType()),
     ]
 )
 _WORKER = StructType([StructField("version", StringType()), StructField("python", StringType())])
@@ -110,7 +113,11 @@ class Problem(BaseModel):
 
 
 def run_write_job(
-    df: DataFrame, settings: SinkSettings, runtime: Runtime, triggered: TriggeredCheckpoint, hashed: int | None
+    df: DataFrame,
+    settings: SinkSettings,
+    runtime: Runtime,
+    triggered: TriggeredCheckpoint,
+    shuffle: KeyPlan | int | None,
 ) -> list[Acknowledgement]:
     """Write the rows of a batch as one task a partition, and collect what the tasks answer.
 
@@ -119,7 +126,8 @@ def run_write_job(
         settings: The sink's options.
         runtime: The driver's side of this epoch.
         triggered: The checkpoint that the batch is.
-        hashed: Number of partitions that buckets are hashed over; None keeps the batch's own.
+        shuffle: What the tasks do about keys, by which rows are sent to them; or the number of partitions that buckets
+            are hashed over; None keeps the batch's own partitions.
 
     Raises:
         PartfileError: A task refused its rows, or its storage failed; it is raised from Spark's error.
@@ -145,12 +153,15 @@ def run_write_job(
         may_keep=runtime.tasks_may_keep,
         may_stage=runtime.may_stage,
         encoded_ratio=coordinator.state.position.encoded_ratio,
+        keys=shuffle if isinstance(shuffle, KeyPlan) else None,
         base_options=options_of_tasks(settings.base, settings.storage_options),
         checkpoint_options=options_of_tasks(settings.checkpoint_url, settings.checkpoint_options),
     )
-    if hashed is not None:
+    if isinstance(shuffle, KeyPlan):
+        df = by_key(df, shuffle)
+    elif shuffle is not None:
         context = BucketContext(batch_time_ms=triggered.time_ms, on_bad_bucket=settings.on_bad_bucket)
-        df = by_bucket(df, settings.bucketer, context, hashed)
+        df = by_bucket(df, settings.bucketer, context, shuffle)
     try:
         rows = df.mapInArrow(task.run, ACKNOWLEDGEMENT).collect()
     except Exception as error:
@@ -284,6 +295,8 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema:
     description = settings.description
     staging_file = None if description.spec is None else description.staged_in(travels=False)
     RowLayouts(description.bucketer, description.format, staging_file).of(schema)
+    if settings.deduplicate is not None:
+        checked_kinds(schema, settings, settings.deduplicate, settings.uid, None)
     return schema
 
 
@@ -310,8 +323,11 @@ def _arrow_field(df: DataFrame, column: StructField) -> pa.Field[Any]:
 
 
 def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
-    """Number of partitions that buckets are hashed over: as set, as it was, else the engine's; None for no shuffle."""
-    if settings.distribution == "none":
+    """Number of partitions that buckets or keys are hashed over: as set, as it was, else the engine's.
+
+    None for no shuffle.
+    """
+    if settings.distribution == "none" and settings.deduplicate is None:
         return None
     return settings.hash_partitions or stands.hash_partitions or int(df.sparkSession.sparkContext.defaultParallelism)
 
@@ -325,6 +341,8 @@ class Acknowledgement:
     rows: int
     bytes: int
     state: SubtaskState
+    keys: KeyAnswer | None
+    """Of the keys of its rows; None if the sink does not deduplicate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +368,8 @@ class WriteTask:
     """Whether columnar parts may be staged, as far as the driver knows."""
     encoded_ratio: float | None
     """Bytes of encoded files for each byte of their staging files; None until a first one was encoded."""
+    keys: KeyPlan | None = None
+    """What it does about keys; None if the sink does not deduplicate."""
     base_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Options of the store of the parts."""
     checkpoint_options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -382,10 +402,12 @@ class WriteTask:
             encoded_ratio=self.encoded_ratio,
         )
         share = assigned_to(self.shares, context.subtask).model_copy(update={"max_count": self.max_count})
+        keys = None if self.keys is None else TaskKeys(self.keys, storage)
+        rows_of_task = batches if keys is None else keys.distinct(batches)
         operator = SinkOperator(store, self.description)
         try:
             operator.open(context, share)
-            prefetch(self._worth_splitting(batches), operator.write)
+            prefetch(self._worth_splitting(rows_of_task), operator.write)
             snapshot = operator.snapshot(self.checkpoint_id)
             rows, size = operator.rows_written, operator.bytes_written
         finally:
@@ -394,12 +416,14 @@ class WriteTask:
         # After the parts are durable, for the state holds their lengths (R9).
         streams = storage.stream_factory(self.checkpoint_id)
         handle = write_operator_state(snapshot.to_states(), streams)
+        answer = None if keys is None else keys.answer(context.subtask, streams)
         return Acknowledgement(
             self.submission,
             __version__,
             rows,
             size,
             SubtaskState(subtask=context.subtask, handle=handle),
+            answer,
         )
 
     def _worth_splitting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -414,6 +438,7 @@ class WriteTask:
             "rows": pa.array([done.rows], pa.int64()),
             "bytes": pa.array([done.bytes], pa.int64()),
             "state": pa.array([done.state.model_dump_json().encode()], pa.binary()),
+            "keys": pa.array([None if done.keys is None else done.keys.model_dump_json().encode()], pa.binary()),
         }
         return pa.RecordBatch.from_pydict(row)
 
@@ -426,7 +451,8 @@ def read_acknowledgement(row: Any) -> Acknowledgement:
     """
     check_version(row.version)
     state = SubtaskState.model_validate_json(bytes(row.state))
-    return Acknowledgement(row.submission, row.version, row.rows, row.bytes, state)
+    keys = None if row.keys is None else KeyAnswer.model_validate_json(bytes(row.keys))
+    return Acknowledgement(row.submission, row.version, row.rows, row.bytes, state, keys)
 
 
 def begin_task() -> None:

@@ -1,0 +1,247 @@
+"""Deduplication in a Spark query: the shuffle by key, what tasks are told of the keys so far, and what they answer.
+
+The JVM hashes the keys and sends all rows with one key to one task. The task looks for them in the runs of the newest
+checkpoint, and writes its new keys as runs of its own. The driver plans which runs are merged, and tasks merge them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentation names it so.
+
+from partfile.errors import ConfigError
+from partfile.sink.batches import coalesce_batches
+from partfile.sink.deduplicate import (
+    KnownKeys,
+    groups_to_merge,
+    held_run,
+    is_expired,
+    kept_run,
+    rows_of,
+    unneeded_since,
+)
+from partfile.sink.policies import Latest
+from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.key_hash import SECOND, Hashes, mark_of
+from partfile.snapshot.run_file import merged
+from partfile.stores.base import Persisted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from partfile.sink.policies import Deduplicate
+    from partfile.snapshot.storage import CheckpointStorage
+    from partfile.snapshot.streams import CheckpointStreamFactory
+
+
+_HASHES = ("__partfile_high", "__partfile_low")
+"""Columns that carry the hash of a row's key from the JVM to the task."""
+_ROWS_AT_ONCE = 1 << 18
+"""Rows whose keys are looked for at a time: the more, the closer they lie in a run."""
+
+
+class MergedGroup(Persisted):
+    """A group of runs that a task has merged."""
+
+    group: int
+    """Its place in the plan."""
+    file: RunFile
+
+
+class KeyAnswer(Persisted):
+    """What a task answers of the keys of its rows."""
+
+    fresh: tuple[RunFile, ...] = ()
+    """Runs of its new keys."""
+    merged: tuple[MergedGroup, ...] = ()
+    duplicates: int = 0
+    """Rows that it left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """What is known of keys before a batch, and which runs its tasks merge. Pure; travels to the tasks."""
+
+    options: Deduplicate
+    partitions: int
+    """Tasks that rows are sent to by their keys."""
+    before: SeenKeys | None
+    """The keys of the newest checkpoint."""
+    kinds: tuple[str, ...]
+    """Of the values of the key's columns."""
+    time_ms: int
+    """The sink's time, which never goes back (R8)."""
+
+    @property
+    def runs(self) -> tuple[RunFile, ...]:
+        """The runs in which keys are looked for."""
+        return tuple(run for run in self._runs_before if not self._is_expired(run))
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The runs that are merged, by their places in ``runs``."""
+        return groups_to_merge(self.runs, self.options.ttl_ms)
+
+    @property
+    def _runs_before(self) -> tuple[RunFile, ...]:
+        return () if self.before is None else self.before.runs
+
+    def _is_expired(self, run: RunFile) -> bool:
+        return is_expired(run.last_ms, self.options.ttl_ms, self.time_ms)
+
+    def after(self, answers: Sequence[KeyAnswer], checkpoint_id: int) -> SeenKeys:
+        """The keys as the batch's checkpoint is to hold them.
+
+        Args:
+            answers: Of the tasks that count. What others have written is named by no checkpoint.
+            checkpoint_id: The checkpoint.
+        """
+        done = {one.group: one.file for answer in answers for one in answer.merged}
+        groups = self.groups
+        gone = {at for group in done for at in groups[group]}
+        runs = [run for at, run in enumerate(self.runs) if at not in gone]
+        runs += [*done.values(), *(run for answer in answers for run in answer.fresh)]
+        unneeded = [self.runs[at] for at in sorted(gone)]
+        unneeded += [run for run in self._runs_before if self._is_expired(run)]
+        paths = [run.handle.path for run in unneeded if isinstance(run.handle, FileHandle)]
+        return SeenKeys(
+            columns=self.options.columns,
+            kinds=self.kinds,
+            hash_version=HASH_VERSION,
+            ttl_ms=self.options.ttl_ms,
+            time_ms=self.time_ms,
+            runs=tuple(sorted(runs, key=lambda run: (run.first_ms, run.last_ms))),
+            unneeded=unneeded_since(self.before, paths, checkpoint_id),
+        )
+
+
+def key_plan(
+    options: Deduplicate, partitions: int, before: SeenKeys | None, kinds: tuple[str, ...], now_ms: int
+) -> KeyPlan:
+    """What the tasks of a batch are to do about keys.
+
+    Args:
+        options: Which columns are the key, and for how long.
+        partitions: Tasks that rows are sent to by their keys.
+        before: The keys of the newest checkpoint; None if it has none.
+        kinds: Of the values of the key's columns.
+        now_ms: What the clock says, in milliseconds since 1970.
+    """
+    return KeyPlan(options, partitions, before, kinds, max(now_ms, 0 if before is None else before.time_ms))
+
+
+def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
+    """Shuffle rows so that all with one key come to one task, in the order in which it takes the first of each.
+
+    The two halves of the hash follow as the last columns.
+
+    Raises:
+        ConfigError: A column has the name of one of those.
+    """
+    for name in _HASHES:
+        if name in df.columns:
+            raise ConfigError(
+                f"column {name!r} has a name that partfile needs for the hashes of keys",
+                hint=f"Name it otherwise: df.withColumnRenamed({name!r}, 'NAME')",
+            )
+    chain = _chain(plan.options.columns, plan.kinds)
+    high, low = F.xxhash64(*chain), F.xxhash64(F.lit(SECOND), *chain)
+    hashed = df.withColumns(dict(zip(_HASHES, (high, low), strict=True)))
+    # By ranges of hashes: the keys of a task lie close together in each run, and its own runs overlap with no other's.
+    task = F.shiftright(F.shiftrightunsigned(F.col(_HASHES[0]), 32) * plan.partitions, 32).cast("int")
+    sent = (
+        hashed.repartitionById(plan.partitions, task)
+        if hasattr(hashed, "repartitionById")
+        else hashed.repartition(plan.partitions, task)
+    )
+    keep = plan.options.keep
+    if keep == "any":
+        return sent
+    value = F.col(_quoted(keep.column))
+    return sent.sortWithinPartitions(value.desc_nulls_last() if isinstance(keep, Latest) else value.asc_nulls_last())
+
+
+def _chain(columns: Sequence[str], kinds: Sequence[str]) -> list[Column]:
+    """What the JVM hashes of a key: the mark of each column, then its value as the widest type of its kind."""
+    chained: list[Column] = []
+    for name, kind in zip(columns, kinds, strict=True):
+        value, mark = F.col(_quoted(name)), mark_of(kind)
+        chained += [F.when(value.isNull(), F.lit(mark + 1)).otherwise(F.lit(mark)), value.cast(_widest(kind))]
+    return chained
+
+
+def _widest(kind: str) -> str:
+    name, _, scale = kind.partition("(")
+    return f"decimal(38,{scale}" if name == "decimal" else {"integer": "bigint"}.get(name, name)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+class TaskKeys:
+    """The keys of one task of a batch. Belongs to one attempt of it.
+
+    Args:
+        plan: The driver's.
+        storage: The checkpoints of the sink.
+
+    Raises:
+        SnapshotCorrupt: A run is missing.
+        StoreError: A run cannot be read, or copied to this host.
+    """
+
+    def __init__(self, plan: KeyPlan, storage: CheckpointStorage) -> None:
+        self._plan = plan
+        self._storage = storage
+        self._runs = [held_run(storage, file) for file in plan.runs]
+        self._keys = KnownKeys(plan.options, storage, zip(self._runs, plan.runs, strict=True), plan.time_ms)
+        self._duplicates = 0
+
+    def distinct(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows whose keys are new, without the columns of hashes.
+
+        Args:
+            batches: Of the shuffle by key.
+
+        Raises:
+            ConfigError: A row has no key, and ``on_null="fail"``.
+        """
+        begin = 0
+        for batch in coalesce_batches(batches, _ROWS_AT_ONCE):
+            is_kept = self._keys.enter(self._hashes(batch), begin)
+            begin += batch.num_rows
+            left_out = batch.num_rows - int(is_kept.sum())
+            self._duplicates += left_out
+            rows = batch.select(range(batch.num_columns - len(_HASHES)))
+            yield rows_of(rows, is_kept) if left_out else rows
+
+    def _hashes(self, batch: pa.RecordBatch) -> Hashes:
+        high, low = (np.asarray(column).view(np.uint64) for column in batch.columns[-len(_HASHES) :])
+        nulls = [np.asarray(batch.column(name).is_null()) for name in self._plan.options.columns]
+        return Hashes(high, low, np.logical_and.reduce(nulls))
+
+    def answer(self, subtask: int, streams: CheckpointStreamFactory) -> KeyAnswer:
+        """Write the new keys, and merge this task's share of groups. All is durable when this returns.
+
+        Args:
+            subtask: The task's number in the batch.
+            streams: Of the batch's checkpoint.
+        """
+        named = set(map(id, self._plan.runs))
+        return KeyAnswer(
+            fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
+            merged=tuple(
+                MergedGroup(group=at, file=kept_run(merged([self._runs[run] for run in runs]), streams))
+                for at, runs in enumerate(self._plan.groups)
+                if at % self._plan.partitions == subtask
+            ),
+            duplicates=self._duplicates,
+        )

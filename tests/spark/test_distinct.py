@@ -1,0 +1,309 @@
+"""Distinct rows in Spark: each key is in the files once, whatever happens to tasks, drivers and their number."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import partfile as pf
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt
+from partfile.sink import deduplicate
+from partfile.sink.spark import distinct
+from partfile.sink.spark.distinct import KeyAnswer, TaskKeys, key_plan
+from partfile.sink.states import SeenKeys
+from partfile.snapshot.key_hash import hashes_of
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.stores.memory import MemoryMetadataStore
+from support.processes.command_line import told
+from support.spark.streams import Once, expected, ids_by_duckdb, make_sink, stream, write_source
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from partfile.sink.spark.distinct import KeyPlan
+
+
+NOW = {"availableNow": True}
+BY_ID = pf.Deduplicate("id")
+IN_FILES = {"inline_threshold_bytes": 0}
+"""Every run has a file of its own."""
+
+
+def run(sink: pf.FileSink, frame: DataFrame, root: Path, checkpoint: str = "spark") -> None:
+    """Stream everything that is there, with a clean end."""
+    with sink.start(frame, checkpoint_location=str(root / checkpoint), trigger=NOW) as query:
+        query.awaitTermination()
+
+
+def rows_again(source: Path, files: int, first: int = 0) -> int:
+    """Add files of 30 rows each, of which all but ten were in the file before; returns the number after the last."""
+    for number in range(files):
+        end = write_source(source, 1, first=first + 10 * number)
+    return end
+
+
+# Without Spark: what the tasks and the driver do with keys
+
+
+class Job:
+    """Batches of keys through tasks, with lost attempts and a driver that starts again, as Spark would run them."""
+
+    def __init__(self, options: pf.Deduplicate, rng: random.Random) -> None:
+        self.options = options
+        self.rng = rng
+        self.storage = CheckpointStorage(MemoryMetadataStore(), "d")
+        self.seen: SeenKeys | None = None
+        self.checkpoint_id = 0
+
+    def batch(self, keys: list[int | None], now_ms: int) -> list[int | None]:
+        """The keys of the rows that are written, of one batch over any number of tasks."""
+        self.checkpoint_id += 1
+        plan = key_plan(self.options, self.rng.randrange(1, 6), self.seen, ("integer",), now_ms)
+        table = pa.record_batch({"id": pa.array(keys, pa.int64())})
+        hashes = hashes_of(table.columns)
+        table = table.append_column("__partfile_high", pa.array(hashes.high.view(np.int64)))
+        table = table.append_column("__partfile_low", pa.array(hashes.low.view(np.int64)))
+        subtasks = ((hashes.high >> np.uint64(32)) * np.uint64(plan.partitions)) >> np.uint64(32)
+        kept, answers = list[int | None](), []
+        for subtask in range(plan.partitions):
+            rows = table.filter(pa.array(subtasks == subtask))
+            if self.rng.random() < 0.2:
+                self.attempt(plan, subtask, rows)
+            written, answer = self.attempt(plan, subtask, rows)
+            kept += written
+            answers.append(answer)
+        if self.rng.random() < 0.2:
+            # The driver dies before the checkpoint, and the batch comes again.
+            return self.batch(keys, now_ms)
+        seen = plan.after(answers, self.checkpoint_id)
+        self.seen = SeenKeys.model_validate_json(seen.model_dump_json())
+        return kept
+
+    def attempt(self, plan: KeyPlan, subtask: int, rows: pa.RecordBatch) -> tuple[list[int | None], KeyAnswer]:
+        """One attempt of a task."""
+        task, pieces = TaskKeys(plan, self.storage), [rows.slice(at, 7) for at in range(0, rows.num_rows, 7)]
+        written = [key for piece in task.distinct(pieces) for key in piece["id"].to_pylist()]
+        answer = task.answer(subtask, self.storage.stream_factory(self.checkpoint_id))
+        return written, KeyAnswer.model_validate_json(answer.model_dump_json())
+
+
+def model_batch(times: dict[int, int], options: pf.Deduplicate, keys: list[int | None], now_ms: int) -> Counter[Any]:
+    """What a dictionary of keys and times would write."""
+    kept = Counter[Any]()
+    for key in keys:
+        if key is None:
+            kept[key] += options.on_null == "keep"
+            continue
+        is_seen = key in times and (options.ttl_ms is None or times[key] + options.ttl_ms > now_ms)
+        kept[key] += not is_seen
+        if not is_seen or (options.refresh == "read" and options.ttl_ms is not None):
+            times[key] = now_ms
+    return +kept
+
+
+@pytest.mark.parametrize("ttl", [None, 1, 0.05])
+@pytest.mark.parametrize("refresh", ["write", "read"])
+def test_tasks_do_what_a_dictionary_would(
+    ttl: float | None, refresh: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random keys, times, numbers of tasks, lost attempts and batches; runs are spilled and merged all the time."""
+    monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 60)
+    monkeypatch.setattr(deduplicate, "MAX_KEYS", 300)
+    monkeypatch.setattr(distinct, "_ROWS_AT_ONCE", 16)
+    options = pf.Deduplicate("id", ttl=ttl, refresh=refresh, on_null=rng.choice(["keep", "drop"]))
+    job, times, clock_ms, now_ms = Job(options, rng), dict[int, int](), 1000, 1000
+    for _ in range(60):
+        clock_ms += rng.randrange(-20, 60)
+        now_ms = max(now_ms, clock_ms)
+        keys = [rng.choice([None, rng.randrange(400), rng.randrange(20)]) for _ in range(rng.randrange(60))]
+        assert Counter(job.batch(keys, clock_ms)) == model_batch(times, options, keys, now_ms)
+    assert job.seen is not None
+    assert len(job.seen.runs) < 60
+
+
+def test_no_checkpoint_names_what_a_lost_attempt_has_written(rng: random.Random) -> None:
+    """Nor does one keep the name of a run that was merged."""
+    job = Job(BY_ID, rng)
+    job.storage = CheckpointStorage(MemoryMetadataStore(), "d", FileStreamSettings(inline_threshold_bytes=0))
+    for at in range(20):
+        job.batch(list(range(at * 50, at * 50 + 50)), 1000)
+    assert job.seen is not None
+    named = [run.handle.path for run in job.seen.runs if run.handle.kind == "file"]
+    gone = [run.path for run in job.seen.unneeded]
+    assert len(set(named)) == len(named) == len(job.seen.runs) <= 5 + 10
+    assert not set(named) & set(gone)
+    assert sum(run.keys for run in job.seen.runs) == 1000
+
+
+# In Spark
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_each_key_is_in_the_files_once(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    """Rows come again in the same batch, in later ones, and in a later run."""
+    progress: list[pf.BatchProgress] = []
+    base = tmp_path / "out"
+    for first in (0, 40):
+        last = rows_again(tmp_path / "source", 4, first)
+        sink = make_sink(base, format=format, deduplicate=BY_ID, on_progress=progress.append, **IN_FILES)
+        run(sink, stream(spark, tmp_path / "source", files=2), tmp_path)
+    found = pf.read(base).to_table()
+    assert found.column_names == ["id", "bucket"]
+    assert Counter(found["id"].to_pylist()) == expected(last)
+    assert sum(one.rows for one in progress) == last
+    assert sum(one.duplicates for one in progress) == 8 * 30 - last
+    assert progress[-1].state_keys == last
+    assert "errors=0" in told("verify", base)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_number_of_tasks_may_change_and_a_savepoint_moves(spark: SparkSession, tmp_path: Path) -> None:
+    """1, 4, 3 and 2 of them; the third begins from a savepoint elsewhere."""
+    where, base = None, tmp_path / "out"
+    for turn, partitions in enumerate((1, 4, 3, 2)):
+        last = rows_again(tmp_path / "source", 2, 20 * turn)
+        if turn == 2:
+            base = tmp_path / "moved"
+        options = {"restore_from": where} if turn == 2 else {}
+        sink = make_sink(base, deduplicate=BY_ID, hash_partitions=partitions, **IN_FILES, **options)
+        query = sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"), trigger=NOW)
+        query.awaitTermination()
+        where = query.stop_with_savepoint(tmp_path / "savepoints")
+    assert ids_by_duckdb(tmp_path / "out") + ids_by_duckdb(base) == expected(last)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_runs_are_merged_by_tasks_and_their_files_go(spark: SparkSession, tmp_path: Path) -> None:
+    """Their number grows with the logarithm of the keys."""
+    progress: list[pf.BatchProgress] = []
+    last = write_source(tmp_path / "source", 12)
+    base = tmp_path / "out"
+    sink = make_sink(base, deduplicate=BY_ID, hash_partitions=3, on_progress=progress.append, **IN_FILES)
+    run(sink, stream(spark, tmp_path / "source"), tmp_path)
+    assert ids_by_duckdb(base) == expected(last)
+    assert max(one.state_runs for one in progress) <= 3 + 4
+    files = list((base / "_partfile" / "numbers" / "shared").iterdir())
+    assert len(files) <= 3 * (3 + 4)
+    assert "errors=0" in told("verify", base)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("deed", ["raise", "kill"])
+def test_a_task_that_is_tried_again_writes_its_keys_once(spark: SparkSession, tmp_path: Path, deed: str) -> None:
+    """The files of its first attempt are orphans, which the cleaner takes and no checkpoint names."""
+    base = tmp_path / "out"
+    last = rows_again(tmp_path / "source", 3)
+    bucketer = Once(tmp_path / "flag", deed, 25)
+    run(make_sink(base, deduplicate=BY_ID, bucketer=bucketer, **IN_FILES), stream(spark, tmp_path / "source"), tmp_path)
+    assert (tmp_path / "flag").exists()
+    assert ids_by_duckdb(base) == expected(last)
+    told("clean", base, "--older-than", "0s", "--apply", "--delete")
+    assert "errors=0" in told("verify", base)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_new_query_that_takes_the_place_of_another_knows_its_keys(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's checkpoint is lost, the stream is read from its beginning, and nothing is doubled."""
+    base = tmp_path / "out"
+    rows_again(tmp_path / "source", 2)
+    run(make_sink(base, deduplicate=BY_ID), stream(spark, tmp_path / "source"), tmp_path)
+    last = rows_again(tmp_path / "source", 2, 20)
+    query_id = json.loads((tmp_path / "spark" / "metadata").read_text())["id"]
+    sink = make_sink(base, deduplicate=BY_ID, on_new_query=f"adopt:{query_id}")
+    run(sink, stream(spark, tmp_path / "source"), tmp_path, checkpoint="another")
+    assert ids_by_duckdb(base) == expected(last)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("keep", "kept"), [(pf.Latest("bucket"), {1: 9, 2: 7}), (pf.Earliest("bucket"), {1: 3, 2: 7})])
+def test_which_row_of_a_batch_is_written(spark: SparkSession, tmp_path: Path, keep: Any, kept: dict[int, int]) -> None:
+    """The batch is Spark's, however many record batches and partitions its rows are in; a null is neither."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for at, (key, value) in enumerate([(1, 5), (1, 9), (2, None), (1, 3), (2, 7), (1, 4)]):
+        (source / f"{at}.json").write_text(json.dumps({"id": key, "bucket": value}) + "\n")
+    base = tmp_path / "out"
+    sink = make_sink(base, deduplicate=pf.Deduplicate("id", keep=keep), bucketer=None)
+    run(sink, stream(spark, source, files=10), tmp_path)
+    rows = pf.read(base).to_table().to_pylist()
+    assert {row["id"]: row["bucket"] for row in rows} == kept
+    assert len(rows) == 2
+
+
+@pytest.mark.spark
+def test_a_key_of_several_columns_with_nulls(spark: SparkSession, tmp_path: Path) -> None:
+    """A row without a key is kept each time; a null beside a value is a key like others."""
+    source = tmp_path / "source"
+    source.mkdir()
+    rows = [(1, None), (None, 1), (None, None), (1, 1)] * 3
+    for at in range(3):
+        lines = [json.dumps({"id": one, "bucket": other}) + "\n" for one, other in rows]
+        (source / f"{at}.json").write_text("".join(lines))
+    base = tmp_path / "out"
+    run(make_sink(base, deduplicate=pf.Deduplicate(["id", "bucket"]), bucketer=None), stream(spark, source), tmp_path)
+    found = Counter((row["id"], row["bucket"]) for row in pf.read(base).to_table().to_pylist())
+    assert found == {(1, None): 1, (None, 1): 1, (1, 1): 1, (None, None): 9}
+
+
+@pytest.mark.spark
+def test_what_cannot_be_a_key_is_refused_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
+    """By the name of the column."""
+    rows_again(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source").selectExpr(
+        "id", "bucket", "cast(id as double) as weight", "map('a', 2) as m"
+    )
+    cases = [
+        (pf.Deduplicate("weight"), "'weight' of type double can be no key"),
+        (pf.Deduplicate("ident"), "no column 'ident'"),
+        (pf.Deduplicate("id", keep=pf.Latest("m")), "have no order"),
+    ]
+    for options, says in cases:
+        with pytest.raises(ConfigError, match=says):
+            make_sink(tmp_path / "out", deduplicate=options).start(frame, checkpoint_location=str(tmp_path / "spark"))
+    with pytest.raises(ConfigError, match="by their keys"):
+        make_sink(tmp_path / "out", deduplicate=BY_ID, distribution="hash")
+    assert not (tmp_path / "spark").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_keys_that_do_not_fit_the_rows_before_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Other columns, another kind of values, none at all, or a run that is damaged: nothing is changed."""
+    base, source = tmp_path / "out", tmp_path / "source"
+    rows_again(source, 1)
+    run(make_sink(base, deduplicate=BY_ID, **IN_FILES), stream(spark, source), tmp_path)
+    rows_again(source, 1, 10)
+    frame = stream(spark, source)
+    as_text = frame.selectExpr("cast(id as string) as id", "bucket")
+    before = everything(base)
+    for options, rows in ((pf.Deduplicate("bucket"), frame), (None, frame), (BY_ID, as_text)):
+        with pytest.raises(CheckpointMismatch, match=r"keys of|kinds"):
+            run(make_sink(base, deduplicate=options, **IN_FILES), rows, tmp_path)
+    (damaged, *_) = sorted((base / "_partfile" / "numbers" / "shared").iterdir())
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(SnapshotCorrupt, match=damaged.name):
+        run(make_sink(base, deduplicate=BY_ID, **IN_FILES), frame, tmp_path)
+    damaged.write_bytes(data)
+    assert everything(base) == before
+    run(make_sink(base, deduplicate=BY_ID, **IN_FILES), frame, tmp_path)
+    assert ids_by_duckdb(base) == expected(40)
+
+
+def everything(base: Path) -> dict[str, bytes]:
+    """All files below a base, but for the driver's marker."""
+    paths = [path for path in base.rglob("*") if path.is_file() and path.name != "_marker"]
+    return {str(path): path.read_bytes() for path in paths}
