@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.errors import ConfigError, StateTooLarge
+from partfile.errors import ConfigError, NotApplied, SnapshotCorrupt, StateTooLarge
+from partfile.snapshot import storage
 from partfile.snapshot.documents import FileHandle, InlineHandle, OperatorState, SubtaskState
 from partfile.snapshot.events import CoordinatorRules
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, write_operator_state
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import (
+    CheckpointStorage,
     DriverMemoryStorageSettings,
+    FileStreamSettings,
     FileSystemStorageSettings,
     Pointer,
     StorageOptions,
@@ -20,14 +26,15 @@ from partfile.snapshot.storage import (
     pointer_to,
     select_storage,
 )
+from partfile.snapshot.streams import Scope
+from partfile.stores.memory import MemoryMetadataStore
 from support.state.checkpoint_owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from partfile.snapshot.documents import CheckpointMetadata, StateHandle
-    from partfile.snapshot.storage import CheckpointStorage, StorageSettings
+    from partfile.snapshot.storage import StorageSettings
 
 
 # Where checkpoints go, and what each kind of storage does with state.
@@ -223,3 +230,87 @@ def test_what_names_no_directory_is_refused(location: str) -> None:
     """The error shows what was given and says what to give."""
     with pytest.raises(ConfigError, match="does not name the directory"):
         pointer_to(location)
+
+
+# Copies of state files on this host
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStorage:
+    """A storage without files on this host, whose copies lie below the test's directory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return CheckpointStorage(MemoryMetadataStore(), "job", FileStreamSettings(inline_threshold_bytes=0))
+
+
+def kept(remote: CheckpointStorage, data: bytes) -> FileHandle:
+    handle = remote.stream_factory(1).keep(data, Scope.SHARED)
+    assert isinstance(handle, FileHandle)
+    return handle
+
+
+def copies(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / f"partfile-{os.getuid()}").iterdir())
+
+
+def test_a_host_reads_a_file_once(remote: CheckpointStorage, tmp_path: Path) -> None:
+    """What has a copy is mapped from it, by any process; a start reads the file itself all the same."""
+    handle = kept(remote, b"keys")
+    assert bytes(remote.map_held(handle)) == b"keys"
+    remote.store.delete_file(remote.path(handle.path))
+    assert bytes(CheckpointStorage(remote.store, "job").map_held(handle)) == b"keys"
+    with pytest.raises(SnapshotCorrupt, match="is missing"):
+        remote.map_bytes(handle)
+    (copy,) = copies(tmp_path)
+    copy.unlink()
+    with pytest.raises(SnapshotCorrupt, match="is missing"):
+        remote.map_held(handle)
+
+
+def test_a_copy_of_another_length_or_user_is_not_used(remote: CheckpointStorage, tmp_path: Path) -> None:
+    """The file is read again, and the copy replaced."""
+    handle = kept(remote, b"keys")
+    remote.map_held(handle)
+    (copy,) = copies(tmp_path)
+    for spoil in (lambda: copy.write_bytes(b"ke"), lambda: copy.chmod(0o666)):
+        spoil()
+        assert bytes(remote.map_held(handle)) == b"keys"
+        assert copy.read_bytes() == b"keys"
+        assert copy.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_not_the_one_of_its_handle_leaves_no_copy(remote: CheckpointStorage, tmp_path: Path) -> None:
+    """It is compared before there is one."""
+    handle = kept(remote, b"keys")
+    with pytest.raises(SnapshotCorrupt, match="is not the one"):
+        remote.map_held(handle.model_copy(update={"crc32": handle.crc32 ^ 1}))
+    assert not (tmp_path / f"partfile-{os.getuid()}").exists()
+
+
+def test_copies_go_by_quota_and_age(remote: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not used for the longest time first; what is mapped stays readable."""
+    monkeypatch.setattr(storage, "_MOST_COPIED_BYTES", 250)
+    handles = [kept(remote, bytes([at]) * 100) for at in range(3)]
+    mapped = [remote.map_held(handle) for handle in handles[:2]]
+    first, second = copies(tmp_path)
+    if not first.name.startswith(Path(handles[0].path).name):
+        first, second = second, first
+    os.utime(first, (1, 1))
+    os.utime(second, (2, 2))
+    remote.map_held(handles[0])
+    remote.map_held(handles[2])
+    assert len(copies(tmp_path)) == 2
+    assert not second.exists()
+    os.utime(first, (3, 3))
+    remote.map_held(handles[1])
+    assert not first.exists(), "nothing has used it for a day"
+    assert [bytes(one) for one in mapped] == [b"\0" * 100, b"\1" * 100]
+
+
+def test_a_directory_for_copies_that_others_can_write_is_refused(remote: CheckpointStorage, tmp_path: Path) -> None:
+    """Another user could put other keys there."""
+    directory = tmp_path / f"partfile-{os.getuid()}"
+    directory.mkdir()
+    directory.chmod(0o777)
+    with pytest.raises(NotApplied, match="belongs to another user, or others may write in it") as raised:
+        remote.map_held(kept(remote, b"keys"))
+    assert "TMPDIR" in raised.value.hint

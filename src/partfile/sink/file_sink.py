@@ -56,8 +56,8 @@ class FileSink:
             added and types widened, nested ones too, and refuses the rest. Nothing of a refused batch is written. See
             "When columns change" in OPTIONS.md. Default: ``"roll"``.
         deduplicate: Which rows are duplicates of others and are left out, for instance
-            ``Deduplicate("event_id", ttl="7 days")``. The keys are in the sink's checkpoints. For ``local()``; Spark
-            queries are refused with it so far. See "Distinct rows" in GUIDES.md. Default: none.
+            ``Deduplicate("event_id", ttl="7 days")``. The keys are in the sink's checkpoints. A Spark query sends rows
+            to tasks by their keys. See "Distinct rows" in GUIDES.md. Default: none.
         on_stop: What a clean end does with open parts: ``publish`` them, or ``keep`` them for the next run to go on
             with. Where a staged part cannot be encoded, ``publish`` ends with ``NotReady``: its rows are safe, and a
             later start or ``partfile recover`` makes them visible. Default: ``"publish"``.
@@ -103,8 +103,8 @@ class FileSink:
             OPTIONS.md. Default: ``64``.
         max_open_parts: Parts that a subtask holds open at once. Beyond it the least recently used one is closed, or, if
             it is a staging file, released until rows come for it again. Default: ``1000``.
-        hash_partitions: Tasks that buckets are hashed over with ``distribution="hash"``; kept once it is taken.
-            Default: Spark's default parallelism.
+        hash_partitions: Tasks that buckets are hashed over with ``distribution="hash"``, or keys with ``deduplicate``;
+            kept once it is taken. Default: Spark's default parallelism.
         checkpoint_dir: Where checkpoints go: elsewhere, or below the base in a directory that begins with ``_`` or
             ``.``. Tasks need to reach it, too. A relative path is refused beside a remote base. Default:
             ``{base}/_partfile``.

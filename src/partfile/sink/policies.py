@@ -237,8 +237,8 @@ class Deduplicate(Options):
         ttl: How long a key is remembered; seconds, a ``timedelta``, or text such as ``"7 days"``. None is for ever.
         on_null: What rows without a key do: ``keep`` writes each, ``drop`` leaves each out, ``fail`` refuses them.
         refresh: What begins the time of a key anew: ``write``, the row that was written, or ``read``, any row with it.
-        keep: Which of several rows with a new key in one record batch is written: ``any``, ``Earliest("ts")`` or
-            ``Latest("ts")``.
+        keep: Which of several rows with a new key in one record batch, in Spark in one micro-batch, is written:
+            ``any``, ``Earliest("ts")`` or ``Latest("ts")``.
     """
 
     columns: tuple[str, ...] = Field(min_length=1, examples=["event_id"])
@@ -250,8 +250,8 @@ class Deduplicate(Options):
     refresh: Literal["write", "read"] = "write"
     """What begins the time of a key anew: ``write``, the row that was written, or ``read``, any row with it."""
     keep: Literal["any"] | Earliest | Latest = Field(default="any", examples=[Code('partfile.Latest("ts")')])
-    """Which of several rows with a new key in one record batch is written: ``any``, or that with the lowest or highest
-    value of a column."""
+    """Which of several rows with a new key in one record batch, in Spark in one micro-batch, is written: ``any``, or
+    that with the lowest or highest value of a column."""
 
     if TYPE_CHECKING:
         # A type checker knows the types after validation alone.

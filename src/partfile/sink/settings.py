@@ -288,11 +288,12 @@ class SinkSettings(RestoreSettings):
     deduplicate: Deduplicate | None = Field(
         default=None, examples=[Code('partfile.Deduplicate("event_id", ttl="7 days")')]
     )
-    """Which rows are duplicates of others, and are left out; None writes every row. For ``local()``."""
+    """Which rows are duplicates of others, and are left out; None writes every row."""
     distribution: Literal["none", "hash"] = "none"
     """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
     hash_partitions: int | None = Field(default=None, ge=1, examples=[8])
-    """Subtasks that buckets are hashed over; None takes the engine's default parallelism once and keeps it."""
+    """Subtasks that buckets are hashed over, or keys with ``deduplicate``; None takes the engine's default parallelism
+    once and keeps it."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or released if it is a
     staging file."""

@@ -217,7 +217,6 @@ class SeenKeys(Persisted):
     time_ms: int
     """The latest time that the sink's clock has told; a clock that was set back brings no key back to life (R8)."""
     runs: tuple[RunFile, ...] = ()
-    """Oldest first."""
     unneeded: tuple[UnneededRun, ...] = ()
 
     @model_validator(mode="after")
