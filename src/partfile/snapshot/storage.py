@@ -46,6 +46,7 @@ from partfile.snapshot.streams import (
 )
 from partfile.stores.checksums import crc32_of
 from partfile.stores.memory import MemoryMetadataStore
+from partfile.stores.paths import new_token
 from partfile.stores.registry import check_url, open_store
 
 if TYPE_CHECKING:
@@ -241,10 +242,10 @@ class HostCopies:
 
     def mapped(self, handle: FileHandle) -> mmap.mmap | None:
         """The copy of a file, mapped; None if this host has none."""
-        path = _copies_directory() / _copy_name(handle)
+        directory = _copies_directory()
         try:
-            with path.open("rb") as file:
-                if not _is_own(os.fstat(file.fileno())) or os.fstat(file.fileno()).st_size != handle.size_bytes:
+            with (directory / _copy_name(handle)).open("rb") as file:
+                if not _is_own(directory.lstat()) or os.fstat(file.fileno()).st_size != handle.size_bytes:
                     return None
                 os.utime(file.fileno())
                 return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
@@ -267,17 +268,17 @@ class HostCopies:
             directory.mkdir(mode=0o700, exist_ok=True)
             if not _is_own(directory.lstat()):
                 raise PermissionError(f"{directory} belongs to another user, or others may write in it")
-            with tempfile.NamedTemporaryFile(dir=directory, prefix=_UNNAMED, delete=False) as file:
-                try:
+            unnamed = directory / f"_tmp.{new_token()}"
+            try:
+                with unnamed.open("xb+") as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
                     # Durable before it has the name: after a loss of power the name must not stand for other bytes.
-                    Path(file.name).replace(directory / _copy_name(handle))
-                except BaseException:
-                    Path(file.name).unlink(missing_ok=True)
-                    raise
-                mapped = mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+                    unnamed.replace(directory / _copy_name(handle))
+                    mapped = mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+            finally:
+                unnamed.unlink(missing_ok=True)
             _drop_unused(directory)
         except OSError as error:
             raise NotApplied(
@@ -288,7 +289,6 @@ class HostCopies:
         return mapped
 
 
-_UNNAMED = "_tmp."
 _MOST_COPIED_BYTES = 16 << 30
 _UNUSED_COPY_S = 24 * 60 * 60
 
@@ -302,7 +302,7 @@ def _copy_name(handle: FileHandle) -> str:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether what is there is this user's alone to change."""
+    """Whether a directory is this user's alone to change."""
     return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o022
 
 
