@@ -198,6 +198,17 @@ def test_a_clock_that_is_set_back_brings_no_key_back(tmp_path: Path) -> None:
     assert ids_in(tmp_path) == Counter({"a": 2, "b": 1})
 
 
+def test_a_clock_that_was_far_ahead_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At the next start, with what ends it; a clock that is a little behind is no matter."""
+    clock = Clock()
+    for behind_ms, is_told in ((0, False), (1_800_000, False), (30 * 3_600_000, True)):
+        caplog.clear()
+        clock.now_ms -= behind_ms
+        with sink_at(tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl="1 day")).local(schema=SCHEMA) as out:
+            out.write(rows_with("a"))
+        assert ("partfile state" in caplog.text) is is_told
+
+
 @pytest.mark.parametrize(("on_null", "written"), [("keep", [None, None, "a"]), ("drop", ["a"])])
 def test_rows_without_a_key(tmp_path: Path, on_null: Any, written: list[str | None]) -> None:
     """They are written each, or left out each."""

@@ -8,6 +8,7 @@ that expire at different times are not, so that a whole file falls when its last
 from __future__ import annotations
 
 import difflib
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,10 @@ _EXPIRY_CLASSES = 8
 """A ``ttl`` has so many classes: keys of one class are merged, and a file outlives its first key by an eighth more."""
 _MAPPED_BYTES = 1 << 20
 """Larger runs are read where they lie on disk."""
+_CLOCK_SKEW_MS = 60 * 60 * 1000
+"""By so much clocks may differ without a word."""
+
+logger = logging.getLogger("partfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ class KnownKeys:
         for held in reversed(self._runs):
             if not len(asked):
                 break
-            if self._is_expired(held.run.last_ms):
+            if self._is_expired(held.run.last_ms) or not _may_overlap(held.run, high[asked]):
                 continue
             places = held.run.find(high[asked], low[asked])
             is_in = places >= 0
@@ -340,6 +345,11 @@ def _class_of(run: Run | RunFile, ttl_ms: int | None) -> tuple[int, int]:
     return (run.first_ms // width_ms, run.last_ms // width_ms)
 
 
+def _may_overlap(run: Run, high: Words) -> bool:
+    """Whether a run can have one of some keys, ascending: a run that another task of Spark's has written has none."""
+    return bool(run.high[0] <= high[-1] and high[0] <= run.high[-1])
+
+
 def unneeded_since(before: SeenKeys | None, paths: Iterable[str], checkpoint_id: int) -> tuple[UnneededRun, ...]:
     """The files of runs that a checkpoint does not need, those of the checkpoints before it included.
 
@@ -438,8 +448,19 @@ def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKe
     Raises:
         SnapshotCorrupt: A run is missing or damaged; the hint says how the sink goes on without its keys.
     """
+    if seen is None:
+        return []
+    ahead_ms = seen.time_ms - settings.now_ms()
+    if seen.ttl_ms is not None and ahead_ms > max(seen.ttl_ms // _EXPIRY_CLASSES, _CLOCK_SKEW_MS):
+        logger.warning(
+            "%s: the clock was ahead of this one by %.1f hours when it entered keys. They expire, and so do those that "
+            "come now, when the clock has caught up. To end that, forget the keys: %s",
+            settings.uid,
+            ahead_ms / 3_600_000,
+            settings.forget_command(storage.job),
+        )
     try:
-        return [opened_run(storage, file) for file in seen.runs] if seen is not None else []
+        return [opened_run(storage, file) for file in seen.runs]
     except SnapshotCorrupt as error:
         raise SnapshotCorrupt(
             f"keys of sink {settings.uid!r} cannot be read: {error.message}",
