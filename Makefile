@@ -21,6 +21,8 @@ JOBS ?= 4
 FORMAT ?= json
 # How the demos start their queries: sink.start, or plain writeStream.foreachBatch.
 MODE ?= start
+# Set, the demos send each row up to three times, and the sink is to write it once.
+DEDUPLICATE ?=
 
 # Java as PySpark finds it: JAVA_HOME first, then the PATH.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -41,16 +43,16 @@ help: ## Show this list
 setup: $(VENV)/.installed-dev ## Build .venv with everything for development (fast when nothing changed)
 
 .PHONY: demo
-demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes); FORMAT=parquet, MODE=plain
-	@$(BIN)/python examples/flights.py --format=$(FORMAT) --mode=$(MODE) $(ARGS)
+demo: java $(VENV)/.installed-demo ## Replay the flights of 2013 through three SIGKILLs and compare (under four minutes); FORMAT=parquet, MODE=plain, DEDUPLICATE=1
+	@$(BIN)/python examples/flights.py --format=$(FORMAT) --mode=$(MODE) $(if $(DEDUPLICATE),--deduplicate) $(ARGS)
 
 .PHONY: demo-hdfs
 demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (under five minutes)
-	@PYTHONPATH=tests $(BIN)/python examples/flights_hdfs.py --format=$(FORMAT) --mode=$(MODE) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_hdfs.py --format=$(FORMAT) --mode=$(MODE) $(if $(DEDUPLICATE),--deduplicate) $(ARGS)
 
 .PHONY: demo-s3
 demo-s3: java setup ## The same on a real S3 server that is restarted too (under five minutes)
-	@PYTHONPATH=tests $(BIN)/python examples/flights_s3.py --format=$(FORMAT) --mode=$(MODE) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_s3.py --format=$(FORMAT) --mode=$(MODE) $(if $(DEDUPLICATE),--deduplicate) $(ARGS)
 
 .PHONY: demo-stuck
 demo-stuck: java setup ## Make a mess with real kills, and mend it with the command line (about a minute)

@@ -29,17 +29,27 @@ _MARKER = ".flights-demo"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns 0 if nothing was lost or duplicated and every kill landed inside a batch."""
     directory, source, rng, options = begin(arguments, __doc__.splitlines()[0], Path("artifacts/demo"))
-    format, mode = options.format, options.mode
+    format = options.format
     outputs = [directory / sink for sink in ("partfile", "spark")]
     jobs = [
-        Job(output.name, source, str(output), f"{output}-checkpoint", directory / f"{output.name}.log", format, mode)
+        Job(
+            output.name,
+            source,
+            str(output),
+            f"{output}-checkpoint",
+            directory / f"{output.name}.log",
+            format,
+            options.mode,
+            options.deduplicate,
+        )
         for output in outputs
     ]
     victims = [[TheDriver()] * KILLS, []]
     outcomes = [Supervisor(job, killed, rng).run() for job, killed in zip(jobs, victims, strict=True)]
     clean(outputs[0])
     print(
-        f"\nDuckDB reads both directories by FROM '<directory>/{PATTERNS[format]}' and compares them with the source",
+        f"\n{sum(source.batch_rows)} rows were sent. DuckDB reads both directories by FROM "
+        f"'<directory>/{PATTERNS[format]}' and compares them with the source",
         flush=True,
     )
     compared = [compare(source.csv, output, format) for output in outputs]
@@ -65,16 +75,21 @@ def begin(
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--output", type=Path, default=output, help="directory to work in")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses the instants of the kills")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="chooses what is drawn")
     parser.add_argument("--format", choices=sorted(PATTERNS), default="json", help="format of the files")
     parser.add_argument("--mode", choices=MODES, default="start", help="by sink.start, or by plain foreachBatch")
+    parser.add_argument(
+        "--deduplicate", action="store_true", help="send each row one to three times, and write it once"
+    )
     options = parser.parse_args(arguments)
     directory = fresh(options.output)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be this Python, which has partfile.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    print(f"seed {options.seed}: the instants of the kills (--seed repeats them)")
-    print("preparing the source: 336 776 flights as a stream of 48 micro-batches", flush=True)
-    return directory, prepare(directory / "source"), random.Random(options.seed), options
+    rng, with_copies = random.Random(options.seed), options.deduplicate
+    drawn, times = (" and the copies", ", each sent one to three times,") if with_copies else ("", "")
+    print(f"seed {options.seed}: the instants of the kills{drawn} (--seed repeats them)")
+    print(f"preparing the source: 336 776 flights{times} as a stream of 48 micro-batches", flush=True)
+    return directory, prepare(directory / "source", rng if with_copies else None), rng, options
 
 
 def fresh(directory: Path) -> Path:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COMPRESSIONS = {"json": "gzip", "parquet": "zstd"}
+KEY = ["time_hour", "carrier", "flight"]
+"""No two flights have the same."""
+LATENESS = "60 days"
+"""More than the four batches, a month, that a row and its last copy lie in: by Spark's watermark none is too late."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoint", required=True, help="Spark's checkpoint directory")
     parser.add_argument("--format", choices=sorted(COMPRESSIONS), default="json", help="format of the files")
     parser.add_argument("--mode", choices=MODES, default="start", help="sink.start or foreachBatch")
+    parser.add_argument("--deduplicate", action="store_true", help="leave out rows that came before")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("partfile").setLevel(logging.INFO)  # one line a batch
@@ -55,15 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         .parquet(options.source)
     )
     if options.sink == "spark":
-        write_with_spark(flights, options.output, options.checkpoint, options.format)
-    elif options.mode == "start":
-        start(make_sink(options.output, options.format), flights, options.checkpoint)
+        distinct = distinct_by_spark(flights) if options.deduplicate else flights
+        write_with_spark(distinct, options.output, options.checkpoint, options.format)
     else:
-        start_plain(make_sink(options.output, options.format), flights, options.checkpoint)
+        sink = make_sink(options.output, options.format, deduplicate=options.deduplicate)
+        (start if options.mode == "start" else start_plain)(sink, flights, options.checkpoint)
     spark.stop()
 
 
-def make_sink(output: str, format: str) -> pf.FileSink:
+def make_sink(output: str, format: str, *, deduplicate: bool) -> pf.FileSink:
     """One directory a day; a file stays open, whatever its format, until its day has had no flight for 5 seconds."""
     return pf.FileSink(
         output,
@@ -72,7 +77,9 @@ def make_sink(output: str, format: str) -> pf.FileSink:
         compression=COMPRESSIONS[format],
         bucketer=pf.DateTimeBucketer("time_hour", "%Y-%m-%d"),
         rolling=pf.RollingPolicy(inactivity_interval_s=5),
-        distribution="hash",
+        # Rows go to tasks by their days, or by their keys.
+        distribution="none" if deduplicate else "hash",
+        deduplicate=pf.Deduplicate(KEY, ttl="7 days") if deduplicate else None,
     )
 
 
@@ -86,6 +93,11 @@ def start_plain(sink: pf.FileSink, flights: DataFrame, checkpoint: str) -> None:
     """Stream as Spark's own documentation does: the sink ends with its query, and the program stops Spark at once."""
     writer = flights.writeStream.foreachBatch(sink.foreach_batch).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def distinct_by_spark(flights: DataFrame) -> DataFrame:
+    """The stream without rows that came before, as Spark's own documentation does it."""
+    return flights.withWatermark("time_hour", LATENESS).dropDuplicatesWithinWatermark(KEY)
 
 
 def write_with_spark(flights: DataFrame, output: str, checkpoint: str, format: str) -> None:

@@ -65,7 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["HADOOP_CONF_DIR"] = str(cluster.configuration_directory)
         checkpoint = f"{cluster.url}/spark-checkpoint"
         job = Job(
-            "partfile", source, f"{cluster.url}/flights", checkpoint, directory / "partfile.log", format, options.mode
+            "partfile",
+            source,
+            f"{cluster.url}/flights",
+            checkpoint,
+            directory / "partfile.log",
+            format,
+            options.mode,
+            options.deduplicate,
         )
         victims: list[Victim] = [TheDriver(), TheNameNode(cluster), TheDriver()]
         outcome = Supervisor(job, victims, rng, poll_s=0.05).run()

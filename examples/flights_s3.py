@@ -98,7 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         checkpoint = str(directory / "spark-checkpoint")  # Spark itself needs jars for S3; partfile needs none.
         job = Job(
-            "partfile", source, f"s3://{bucket}/flights", checkpoint, directory / "partfile.log", format, options.mode
+            "partfile",
+            source,
+            f"s3://{bucket}/flights",
+            checkpoint,
+            directory / "partfile.log",
+            format,
+            options.mode,
+            options.deduplicate,
         )
         victims: list[Victim] = [TheDriver(), TheServer(endpoint), TheDriver()]
         outcome = Supervisor(job, victims, rng).run()

