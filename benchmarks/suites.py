@@ -75,6 +75,7 @@ _ALL = (
     Suite("buckets", "2 000 buckets in each batch", 8),
     Suite("snapshot", "a checkpoint of 10 000 parts against encoding and writing them once", 1),
     Suite("distinct", "distinct rows in plain Python, beside a table of DuckDB", 6),
+    Suite("distinct_spark", "distinct rows in Spark, beside dropDuplicatesWithinWatermark with RocksDB", 10),
     Suite("hdfs", "JSON to HDFS, what the NameNode is asked, a large restore", 5, _ensure_hdfs),
     Suite("s3", "JSON to S3 against renames, one large part against boto3", 6, _ensure_s3),
     Suite("cli", "the command line on 100 000 finished files", 2),
