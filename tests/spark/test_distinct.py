@@ -141,6 +141,7 @@ def test_no_checkpoint_names_what_a_lost_attempt_has_written(rng: random.Random)
         ever |= set(named)
         assert len(set(named)) == len(named) == len(job.seen.runs) <= 5 + 10
         assert set(named) == ever - {run.path for run in job.seen.unneeded}
+    assert job.seen is not None
     assert sum(run.keys for run in job.seen.runs) == 1000
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from partfile.sink.policies import Deduplicate
     from partfile.snapshot.storage import CheckpointStorage
@@ -151,11 +151,11 @@ def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
                 f"column {name!r} has a name that partfile needs for the hashes of keys",
                 hint=f"Name it otherwise: df.withColumnRenamed({name!r}, 'NAME')",
             )
-    chain = _chain(plan.options.columns, plan.kinds)
-    high, low = F.xxhash64(*chain), F.xxhash64(F.lit(SECOND), *chain)
-    hashed = df.withColumns(dict(zip(_HASHES, (high, low), strict=True)))
+    high, low = hash_expressions(plan.options.columns, plan.kinds)
+    # As text of SQL: columns of PySpark's are a hundred calls of the JVM, a tenth of a batch of few rows.
+    hashed = df.selectExpr("*", f"{high} AS {_HASHES[0]}", f"{low} AS {_HASHES[1]}")
     # By ranges of hashes: the keys of a task lie close together in each run, and its own runs overlap with no other's.
-    task = F.shiftright(F.shiftrightunsigned(F.col(_HASHES[0]), 32) * plan.partitions, 32).cast("int")
+    task = F.expr(f"CAST(shiftright(shiftrightunsigned({_HASHES[0]}, 32) * {plan.partitions}, 32) AS INT)")
     sent = (
         hashed.repartitionById(plan.partitions, task)
         if hasattr(hashed, "repartitionById")
@@ -168,13 +168,19 @@ def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
     return sent.sortWithinPartitions(value.desc_nulls_last() if isinstance(keep, Latest) else value.asc_nulls_last())
 
 
-def _chain(columns: Sequence[str], kinds: Sequence[str]) -> list[Column]:
-    """What the JVM hashes of a key: the mark of each column, then its value as the widest type of its kind."""
-    chained: list[Column] = []
+def hash_expressions(columns: Sequence[str], kinds: Sequence[str]) -> tuple[str, str]:
+    """The two halves of a key's hash in Spark's SQL, as ``snapshot.key_hash`` computes them.
+
+    Args:
+        columns: The columns of the key.
+        kinds: The kind of values of each.
+    """
+    chain = []
     for name, kind in zip(columns, kinds, strict=True):
-        value, mark = F.col(_quoted(name)), mark_of(kind)
-        chained += [F.when(value.isNull(), F.lit(mark + 1)).otherwise(F.lit(mark)), value.cast(_widest(kind))]
-    return chained
+        value, mark = _quoted(name), mark_of(kind)
+        # A null has no value behind its mark: Spark's hash passes over it.
+        chain += [f"CASE WHEN {value} IS NULL THEN {mark + 1} ELSE {mark} END", f"CAST({value} AS {_widest(kind)})"]
+    return f"xxhash64({', '.join(chain)})", f"xxhash64({SECOND}, {', '.join(chain)})"
 
 
 def _widest(kind: str) -> str:
