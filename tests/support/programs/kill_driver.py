@@ -3,23 +3,27 @@
     python kill_driver.py '{"base": ..., "source": ..., "checkpoint": ..., "master": ..., ...}'
 
 Prints ``begin N`` and ``end N`` for each batch, ``done`` at the end, ``fenced`` if another driver has taken over. A job
-with ``standby`` gets everything ready that needs no sink, and begins when it reads a line.
+with ``standby`` gets everything ready that needs no sink, and begins when it reads a line, which says what takes the
+place of the same in the job. One with ``savepoint_dir`` says ``saving`` after ``savepoint_after`` batches, and at its
+end ``saved PATH``.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.serializers import CloudPickleSerializer
 
+import partfile as pf
 from partfile.errors import Fenced
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import StopAt, intercept
-from support.spark.openers import FaultyEncodes, NotingOpener
+from support.spark.openers import FaultyEncodes, NotingOpener, ReadsNoted
 from support.spark.streams import LONG, Once, build_session, make_sink, stream, widen
 
 if TYPE_CHECKING:
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from partfile.sink.spark.stream import StartedQuery
+
+
+_LONGEST_BATCH_S = 120
 
 
 def say(text: str) -> None:
@@ -44,6 +53,10 @@ def sink_options(job: dict[str, Any]) -> dict[str, Any]:
         options["bucketer"] = Once(Path(job["flag"]), job["once"], job["row"])
     if "encodes" in job:
         options["open_store_in_tasks"] = FaultyEncodes(Path(job["flag"]), job["encodes"])
+    if "reads_log" in job:
+        options["open_store_in_tasks"] = ReadsNoted(Path(job["reads_log"]))
+    if "deduplicate" in job:
+        options["deduplicate"] = pf.Deduplicate(job["deduplicate"])
     if "max_part_bytes" in job:
         options["rolling"] = LONG.model_copy(update={"max_part_bytes": job["max_part_bytes"]})
     if "stop_at" in job:
@@ -76,6 +89,14 @@ def note_closures(log: Path) -> None:
     CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]
 
 
+def end_by_savepoint(query: StartedQuery, ended: threading.Semaphore, job: dict[str, Any]) -> None:
+    """Take a savepoint as soon as some batches have ended, and none later."""
+    for _ in range(job["savepoint_after"]):
+        assert ended.acquire(timeout=_LONGEST_BATCH_S)
+    say("saving")
+    say(f"saved {query.stop_with_savepoint(job['savepoint_dir'])}")
+
+
 def main() -> None:
     """Run one job to its end."""
     job = json.loads(sys.argv[1])
@@ -84,21 +105,26 @@ def main() -> None:
     spark = build_session(job.get("master", "local[2]"), **job.get("spark", {}))
     if job.get("standby"):
         warm_up(spark)
-        sys.stdin.readline()
+        job |= json.loads(sys.stdin.readline())
     sink = make_sink(job["base"], **sink_options(job))
 
     driver: Any = sink._spark_stream()
     really = driver.foreach_batch
+    ended = threading.Semaphore(0)
 
     def batch(df: DataFrame, batch_id: int) -> None:
         say(f"begin {batch_id}")
         rows = df.repartition(job["repartition"]) if "repartition" in job else df
         really(widen(rows, job["wide_bytes"]) if "wide_bytes" in job else rows, batch_id)
         say(f"end {batch_id}")
+        ended.release()
 
     driver.foreach_batch = batch
     source = stream(spark, Path(job["source"]), job.get("files", 1))
     query = sink.start(source, checkpoint_location=job["checkpoint"], availableNow=True)
+    if "savepoint_dir" in job:
+        end_by_savepoint(query, ended, job)
+        return
     try:
         query.awaitTermination()
     except Fenced:

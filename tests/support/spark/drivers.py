@@ -53,10 +53,10 @@ class Driver:
             start_new_session=True,
         )
 
-    def go(self) -> None:
-        """Let a driver begin that stands by."""
+    def go(self, **changes: Any) -> None:
+        """Let a driver begin that stands by; what is in ``changes`` takes the place of the same in its job."""
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
+        self.process.stdin.write(json.dumps(changes) + "\n")
         self.process.stdin.flush()
 
     def wait_for(self, word: str) -> str | None:
@@ -110,10 +110,12 @@ class Relay:
 
     Args:
         job: What each of them is to go on with.
+        changes: Asked whenever one begins: what takes the place of the same in its job, except how its session is made.
     """
 
-    def __init__(self, job: Mapping[str, Any]) -> None:
+    def __init__(self, job: Mapping[str, Any], changes: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._job = {**job, "standby": True}
+        self._changes = changes
         self._standby: Driver | None = None
 
     def __enter__(self) -> Self:
@@ -129,7 +131,7 @@ class Relay:
         """Let the driver that stands by begin, and start another one unless this is the last."""
         driver = self._standby or Driver(self._job)
         self._standby = None if is_last else Driver(self._job)
-        driver.go()
+        driver.go(**self._changes())
         return driver
 
 

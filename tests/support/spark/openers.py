@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,34 @@ class NotingOpener:
     def notes(self) -> list[dict[str, Any]]:
         """What was noted so far."""
         return [json.loads(line) for line in Path(self.log).read_text().splitlines()]
+
+
+class ReadsNoted:
+    """Opens the stores of Spark's tasks, and notes each whole file that a task reads.
+
+    Args:
+        log: A local file, one path below the base of its store a line.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = str(log)
+
+    def __call__(self, url: str, storage_options: Mapping[str, object]) -> Store:
+        """Open a store as every task does."""
+        store = open_store(url, storage_options)
+        really = store.read_file
+
+        def read_file(path: str, max_bytes: int) -> bytes:
+            with open(self.log, "a") as log:  # noqa: PTH123 - runs in a worker
+                log.write(f"{path}\n")
+            return really(path, max_bytes)
+
+        store.read_file = read_file  # type: ignore[method-assign]
+        return store
+
+    def reads(self) -> Counter[str]:
+        """How often each file was read so far."""
+        return Counter(Path(self.log).read_text().splitlines()) if Path(self.log).exists() else Counter()
 
 
 def clients_of(url: str) -> HdfsProcess | S3Process:
