@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 import partfile as pf
 from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt
@@ -278,6 +279,17 @@ def test_what_cannot_be_a_key_is_refused_before_the_query_starts(spark: SparkSes
     with pytest.raises(ConfigError, match="by their keys"):
         make_sink(tmp_path / "out", deduplicate=BY_ID, distribution="hash")
     assert not (tmp_path / "spark").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["__partfile_high", "__PARTFILE_LOW"])
+def test_a_column_that_the_hashes_would_replace_is_refused(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Whatever its case, which means nothing to Spark."""
+    rows_again(tmp_path / "source", 1)
+    frame = stream(spark, tmp_path / "source").withColumn(name, F.lit(1))
+    with pytest.raises(ConfigError, match=f"column '{name}' has a name that partfile needs"):
+        run(make_sink(tmp_path / "out", deduplicate=BY_ID), frame, tmp_path)
+    assert not ids_by_duckdb(tmp_path / "out")
 
 
 @pytest.mark.spark

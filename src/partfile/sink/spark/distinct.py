@@ -145,8 +145,9 @@ def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
     Raises:
         ConfigError: A column has the name of one of those.
     """
-    for name in _HASHES:
-        if name in df.columns:
+    for name in df.columns:
+        # To Spark, names in other case are the same, and the column would be replaced.
+        if name.lower() in _HASHES:
             raise ConfigError(
                 f"column {name!r} has a name that partfile needs for the hashes of keys",
                 hint=f"Name it otherwise: df.withColumnRenamed({name!r}, 'NAME')",
