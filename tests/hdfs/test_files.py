@@ -142,6 +142,6 @@ def test_a_marker_that_was_refused_once_is_not_waited_for_again(hdfs: HdfsCluste
 
 
 def test_distinct_rows(hdfs: HdfsCluster, hdfs_directory: str, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys lie beside the checkpoints, and are mapped from copies that have no name."""
+    """Keys lie beside the checkpoints, and are mapped from copies on this host."""
     options = {"http_address": hdfs.http_address}
     live_and_check(f"{hdfs.url}{hdfs_directory}", options, monkeypatch, lambda name: opener().list_names(name))

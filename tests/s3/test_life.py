@@ -51,7 +51,7 @@ def test_a_crash_leaves_nothing_out_and_nothing_twice(s3_server: S3Server) -> No
 
 
 def test_distinct_rows(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys lie beside the checkpoints on each server, and are mapped from copies that have no name."""
+    """Keys lie beside the checkpoints on each server, and are mapped from copies on this host."""
     base, options = f"s3://{s3_server.bucket()}/base", store_options(s3_server)
 
     def names_in(directory: str) -> list[str]:

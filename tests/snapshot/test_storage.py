@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partfile.errors import ConfigError, NotApplied, SnapshotCorrupt, StateTooLarge
+from partfile.errors import ConfigError, SnapshotCorrupt, StateTooLarge
 from partfile.snapshot import storage
 from partfile.snapshot.documents import FileHandle, InlineHandle, OperatorState, SubtaskState
 from partfile.snapshot.events import CoordinatorRules
@@ -287,7 +288,7 @@ def test_a_file_that_is_not_the_one_of_its_handle_leaves_no_copy(remote: Checkpo
 
 def test_copies_go_by_quota_and_age(remote: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were not used for the longest time first; what is mapped stays readable."""
-    monkeypatch.setattr(storage, "_MOST_COPIED_BYTES", 250)
+    monkeypatch.setattr(storage, "_MOST_COPIED_BYTES", 150)
     handles = [kept(remote, bytes([at]) * 100) for at in range(3)]
     mapped = [remote.map_held(handle) for handle in handles[:2]]
     first, second = copies(tmp_path)
@@ -299,17 +300,48 @@ def test_copies_go_by_quota_and_age(remote: CheckpointStorage, tmp_path: Path, m
     remote.map_held(handles[2])
     assert len(copies(tmp_path)) == 2
     assert not second.exists()
-    os.utime(first, (3, 3))
-    remote.map_held(handles[1])
-    assert not first.exists(), "nothing has used it for a day"
+    for time_s in (3, 4e9):
+        # R8: a copy with a time ahead of the clock's keeps no other from being used.
+        os.utime(first, (time_s, time_s))
+        remote.map_held(handles[1])
+        assert not first.exists(), "nothing has used it for a day"
+        (copy,) = [path for path in copies(tmp_path) if path.name.startswith(Path(handles[1].path).name)]
+        copy.unlink()
+        remote.map_held(handles[0])
     assert [bytes(one) for one in mapped] == [b"\0" * 100, b"\1" * 100]
 
 
-def test_a_directory_for_copies_that_others_can_write_is_refused(remote: CheckpointStorage, tmp_path: Path) -> None:
+def test_a_host_without_room_for_copies_reads_the_file_each_time(
+    remote: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other copies make room first; where that is not enough, the log says what would give some."""
+    first, second = kept(remote, b"first"), kept(remote, b"second")
+    remote.map_held(first)
+    fsync, failures = os.fsync, [2]
+
+    def full(descriptor: int) -> None:
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert bytes(remote.map_held(second)) == b"second"
+    assert copies(tmp_path) == []
+    assert "spark.executorEnv.TMPDIR" in caplog.text
+    failures[0] = 1
+    assert bytes(remote.map_held(second)) == b"second"
+    assert len(copies(tmp_path)) == 1
+
+
+def test_a_directory_for_copies_that_others_can_write_is_not_used(
+    remote: CheckpointStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Another user could put other keys there."""
     handle = kept(remote, b"keys")
     remote.map_held(handle)
     (tmp_path / f"partfile-{os.getuid()}").chmod(0o777)
-    with pytest.raises(NotApplied, match="belongs to another user, or others may write in it") as raised:
-        remote.map_held(handle)
-    assert "TMPDIR" in raised.value.hint
+    for path in copies(tmp_path):
+        path.write_bytes(b"evil")
+    assert bytes(remote.map_held(handle)) == b"keys"
+    assert "belongs to another user, or others may write in it" in caplog.text

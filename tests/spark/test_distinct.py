@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,8 @@ class Job:
     def __init__(self, options: pf.Deduplicate, rng: random.Random) -> None:
         self.options = options
         self.rng = rng
-        self.storage = CheckpointStorage(MemoryMetadataStore(), "d")
+        streams = FileStreamSettings(inline_threshold_bytes=rng.choice([0, 20_480]))
+        self.storage = CheckpointStorage(MemoryMetadataStore(), "d", streams)
         self.seen: SeenKeys | None = None
         self.checkpoint_id = 0
 
@@ -96,6 +98,12 @@ class Job:
         return written, KeyAnswer.model_validate_json(answer.model_dump_json())
 
 
+@pytest.fixture(autouse=True)
+def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of run files lie below the test's directory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 def model_batch(times: dict[int, int], options: pf.Deduplicate, keys: list[int | None], now_ms: int) -> Counter[Any]:
     """What a dictionary of keys and times would write."""
     kept = Counter[Any]()
@@ -120,7 +128,7 @@ def test_tasks_do_what_a_dictionary_would(
     monkeypatch.setattr(deduplicate, "MAX_KEYS", 300)
     monkeypatch.setattr(distinct, "_ROWS_AT_ONCE", 16)
     options = pf.Deduplicate("id", ttl=ttl, refresh=refresh, on_null=rng.choice(["keep", "drop"]))
-    job, times, clock_ms, now_ms = Job(options, rng), dict[int, int](), 1000, 1000
+    job, times, clock_ms, now_ms = Job(options, rng), dict[int, int](), 1000, 0
     for _ in range(60):
         clock_ms += rng.randrange(-20, 60)
         now_ms = max(now_ms, clock_ms)
@@ -247,6 +255,19 @@ def test_which_row_of_a_batch_is_written(spark: SparkSession, tmp_path: Path, ke
 
 
 @pytest.mark.spark
+def test_what_is_no_number_is_not_the_latest(spark: SparkSession, tmp_path: Path) -> None:
+    """As in plain Python, whose sort has it behind all numbers."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for at, value in enumerate([5, 9, 3]):
+        (source / f"{at}.json").write_text(json.dumps({"id": 1, "bucket": value}) + "\n")
+    frame = stream(spark, source, files=10).selectExpr("id", "if(bucket = 9, double('NaN'), double(bucket)) AS bucket")
+    sink = make_sink(tmp_path / "out", deduplicate=pf.Deduplicate("id", keep=pf.Latest("bucket")), bucketer=None)
+    run(sink, frame, tmp_path)
+    assert pf.read(tmp_path / "out").to_table().to_pylist() == [{"id": 1, "bucket": 5.0}]
+
+
+@pytest.mark.spark
 def test_a_key_of_several_columns_with_nulls(spark: SparkSession, tmp_path: Path) -> None:
     """A row without a key is kept each time; a null beside a value is a key like others."""
     source = tmp_path / "source"
@@ -266,12 +287,13 @@ def test_what_cannot_be_a_key_is_refused_before_the_query_starts(spark: SparkSes
     """By the name of the column."""
     rows_again(tmp_path / "source", 1)
     frame = stream(spark, tmp_path / "source").selectExpr(
-        "id", "bucket", "cast(id as double) as weight", "map('a', 2) as m"
+        "id", "bucket", "cast(id as double) as weight", "map('a', 2) as m", "struct(id) as s"
     )
     cases = [
         (pf.Deduplicate("weight"), "'weight' of type double can be no key"),
         (pf.Deduplicate("ident"), "no column 'ident'"),
         (pf.Deduplicate("id", keep=pf.Latest("m")), "have no order"),
+        (pf.Deduplicate("id", keep=pf.Latest("s")), "have no order"),
     ]
     for options, says in cases:
         with pytest.raises(ConfigError, match=says):

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import difflib
 import logging
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pat
 
-from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, joined_hints
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import Latest
 from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import FileHandle
@@ -25,7 +26,7 @@ from partfile.snapshot.run_file import MAX_KEYS, Run, decode_run, encode_run, me
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -52,13 +53,54 @@ _CLOCK_SKEW_MS = 60 * 60 * 1000
 logger = logging.getLogger("partfile")
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldRun:
-    """A run, and the file that it has."""
+class HeldRun:
+    """A run that is open, or whose file is opened when a key may be in it.
 
-    run: Run
-    file: RunFile | None
-    """None if no checkpoint can name it yet."""
+    Args:
+        run: None opens the file when it is needed.
+        file: None if no checkpoint can name it yet.
+        storage: The checkpoints of the sink.
+    """
+
+    def __init__(self, run: Run | None, file: RunFile | None, storage: CheckpointStorage) -> None:
+        self.file = file
+        self._run = run
+        self._storage = storage
+
+    @property
+    def run(self) -> Run:
+        """The run; raises what ``held_run`` does."""
+        run = self._run
+        if run is None:
+            if self.file is None:
+                raise PartfileError("a run has neither keys nor a file")
+            run = self._run = held_run(self._storage, self.file)
+        return run
+
+    @property
+    def keys(self) -> int:
+        """The number of its keys."""
+        return self._told.keys
+
+    @property
+    def first_ms(self) -> int:
+        """Time of its oldest key, in milliseconds since 1970."""
+        return self._told.first_ms
+
+    @property
+    def last_ms(self) -> int:
+        """Time of its youngest key."""
+        return self._told.last_ms
+
+    @property
+    def _told(self) -> Run | RunFile:
+        return self.file or self.run
+
+    def may_have(self, high: Words) -> bool:
+        """Whether one of some keys, ascending, may be in it; a run that another task has written has none of them."""
+        if self.file is None:
+            return bool(self.run.high[0] <= high[-1] and high[0] <= self.run.high[-1])
+        return self.file.first_hash <= int(high[-1]) >> 32 and int(high[0]) >> 32 <= self.file.last_hash
 
 
 class KnownKeys:
@@ -70,17 +112,15 @@ class KnownKeys:
     Args:
         options: Which columns are the key, and for how long.
         storage: The checkpoints of the sink.
-        runs: Those in force, opened.
+        runs: Those in force.
         time_ms: The latest time that the sink's clock has told.
     """
 
-    def __init__(
-        self, options: Deduplicate, storage: CheckpointStorage, runs: Iterable[tuple[Run, RunFile]], time_ms: int
-    ) -> None:
+    def __init__(self, options: Deduplicate, storage: CheckpointStorage, runs: Iterable[HeldRun], time_ms: int) -> None:
         self._options = options
         self._storage = storage
         self._time_ms = time_ms
-        self._runs = [_HeldRun(run, file) for run, file in runs]
+        self._runs = [*runs]
         """Those without a file last."""
         self._given_up: list[str] = []
         """Files of runs that were merged or have expired since the last checkpoint."""
@@ -95,12 +135,12 @@ class KnownKeys:
         self._drop_expired()
         return self._time_ms
 
-    def enter(self, hashes: Hashes, begin: int = 0, order_by: pa.Array[Any] | None = None) -> Bools:
+    def enter(self, hashes: Hashes, begin: int | None = None, order_by: pa.Array[Any] | None = None) -> Bools:
         """Enter the keys of some rows, and return which of the rows are to be written.
 
         Args:
             hashes: Of the keys.
-            begin: Rows of the batch before these, for messages.
+            begin: Rows of the batch before these, for messages; None where their order is not the caller's.
             order_by: The values by which ``keep`` chooses; None takes the first row of each key.
 
         Raises:
@@ -129,11 +169,11 @@ class KnownKeys:
         sorted_rows = pc.array_sort_indices(order_by.take(pa.array(rows)), order=order, null_placement="at_end")
         return rows.take(np.asarray(sorted_rows))
 
-    def _check_nulls(self, hashes: Hashes, begin: int) -> None:
+    def _check_nulls(self, hashes: Hashes, begin: int | None) -> None:
         if self._options.on_null == "fail" and hashes.is_null.any():
-            row = begin + int(np.argmax(hashes.is_null))
+            row = "a row" if begin is None else f"row {begin + int(np.argmax(hashes.is_null))}"
             raise ConfigError(
-                f"row {row} of the batch has no key: {list(self._options.columns)} are null in it",
+                f"{row} of the batch has no key: {list(self._options.columns)} are null in it",
                 hint="Give it one; or let such rows be written, each of them: Deduplicate(..., on_null='keep')",
             )
 
@@ -145,11 +185,11 @@ class KnownKeys:
         for held in reversed(self._runs):
             if not len(asked):
                 break
-            if self._is_expired(held.run.last_ms) or not _may_overlap(held.run, high[asked]):
+            if self._is_expired(held.last_ms) or not held.may_have(high[asked]):
                 continue
             places = held.run.find(high[asked], low[asked])
             is_in = places >= 0
-            if self._is_expired(held.run.first_ms):
+            if self._is_expired(held.first_ms):
                 times = held.run.times(places[is_in])
                 is_in[is_in] = times + (self._options.ttl_ms or 0) > self._time_ms
             is_seen[asked[is_in]] = True
@@ -163,9 +203,9 @@ class KnownKeys:
         if not len(high):
             return
         times = np.full(len(high), self._time_ms, np.int64)
-        self._runs.append(_HeldRun(run_of(high, low, times), None))
+        self._runs.append(HeldRun(run_of(high, low, times), None, self._storage))
         self._merge(self._fresh_from)
-        if sum(held.run.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
+        if sum(held.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
             # No checkpoint names these files before the next one does. If it never comes, they are orphans.
             self.write_runs(self._storage.stream_factory(1))
 
@@ -177,18 +217,18 @@ class KnownKeys:
     def _merge(self, begin: int) -> None:
         """Merge the runs from a place on that are due for it, among them each without a file; these stay last."""
         runs = self._runs
-        groups = groups_to_merge([held.run for held in runs[begin:]], self._options.ttl_ms)
+        groups = groups_to_merge(runs[begin:], self._options.ttl_ms)
         places = {begin + at for group in groups for at in group}
         self._give_up(runs[at] for at in sorted(places))
-        made = [_HeldRun(merged([runs[begin + at].run for at in group]), None) for group in groups]
+        made = [HeldRun(merged([runs[begin + at].run for at in group]), None, self._storage) for group in groups]
         left = [held for at, held in enumerate(runs) if at not in places]
         self._runs = sorted([*left, *made], key=lambda held: held.file is None)
 
     def _drop_expired(self) -> None:
-        self._give_up(held for held in self._runs if self._is_expired(held.run.last_ms))
-        self._runs = [held for held in self._runs if not self._is_expired(held.run.last_ms)]
+        self._give_up(held for held in self._runs if self._is_expired(held.last_ms))
+        self._runs = [held for held in self._runs if not self._is_expired(held.last_ms)]
 
-    def _give_up(self, runs: Iterable[_HeldRun]) -> None:
+    def _give_up(self, runs: Iterable[HeldRun]) -> None:
         handles = [held.file.handle for held in runs if held.file is not None]
         self._given_up += [handle.path for handle in handles if isinstance(handle, FileHandle)]
 
@@ -208,7 +248,8 @@ class KnownKeys:
             if held.file is None:
                 file = kept_run(held.run, streams)
                 is_mapped = file.handle.size_bytes > _MAPPED_BYTES and not is_last
-                self._runs[at] = _HeldRun(opened_run(self._storage, file) if is_mapped else held.run, file)
+                run = opened_run(self._storage, file) if is_mapped else held.run
+                self._runs[at] = HeldRun(run, file, self._storage)
         return tuple(held.file for held in self._runs if held.file is not None)
 
     def given_up(self) -> list[str]:
@@ -238,8 +279,10 @@ class Deduplicator:
         self._options = options
         self._storage = storage
         self._kinds = None if seen is None else seen.kinds
-        opened = zip(opened_runs(settings, storage, seen), () if seen is None else seen.runs, strict=True)
-        self._keys = KnownKeys(options, storage, opened, 0 if seen is None else seen.time_ms)
+        files = () if seen is None else seen.runs
+        opened = zip(opened_runs(settings, storage, seen), files, strict=True)
+        runs = [HeldRun(run, file, storage) for run, file in opened]
+        self._keys = KnownKeys(options, storage, runs, 0 if seen is None else seen.time_ms)
         self.duplicates = 0
         """Rows that were left out so far."""
 
@@ -314,7 +357,7 @@ def is_expired(time_ms: int, ttl_ms: int | None, now_ms: int) -> bool:
     return ttl_ms is not None and time_ms + ttl_ms <= now_ms
 
 
-def groups_to_merge(runs: Sequence[Run | RunFile], ttl_ms: int | None) -> list[tuple[int, ...]]:
+def groups_to_merge(runs: Sequence[HeldRun | RunFile], ttl_ms: int | None) -> list[tuple[int, ...]]:
     """Which runs are to become one, by their places: those of one expiry class that are of about one size.
 
     From the smallest on, a run joins those before it while it has at most twice as many keys as they have together. So
@@ -337,17 +380,12 @@ def groups_to_merge(runs: Sequence[Run | RunFile], ttl_ms: int | None) -> list[t
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _class_of(run: Run | RunFile, ttl_ms: int | None) -> tuple[int, int]:
+def _class_of(run: HeldRun | RunFile, ttl_ms: int | None) -> tuple[int, int]:
     """Runs of one class may be merged: the file outlives its first key by an eighth of the ttl more, and no longer."""
     if ttl_ms is None:
         return (0, 0)
     width_ms = max(1, ttl_ms // _EXPIRY_CLASSES)
     return (run.first_ms // width_ms, run.last_ms // width_ms)
-
-
-def _may_overlap(run: Run, high: Words) -> bool:
-    """Whether a run can have one of some keys, ascending: a run that another task of Spark's has written has none."""
-    return bool(run.high[0] <= high[-1] and high[0] <= run.high[-1])
 
 
 def unneeded_since(before: SeenKeys | None, paths: Iterable[str], checkpoint_id: int) -> tuple[UnneededRun, ...]:
@@ -427,7 +465,7 @@ def _has_order(data_type: pa.DataType) -> bool:
         pc.array_sort_indices(pa.array([], data_type))
     except pa.ArrowNotImplementedError:
         return False
-    return True
+    return not pat.is_nested(data_type)
 
 
 def _meant(name: str, schema: pa.Schema) -> str:
@@ -448,26 +486,45 @@ def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKe
     Raises:
         SnapshotCorrupt: A run is missing or damaged; the hint says how the sink goes on without its keys.
     """
-    if seen is None:
-        return []
-    ahead_ms = seen.time_ms - settings.now_ms()
-    if seen.ttl_ms is not None and ahead_ms > max(seen.ttl_ms // _EXPIRY_CLASSES, _CLOCK_SKEW_MS):
+    with _damage_told(settings, storage.job):
+        _warn_of_clock(settings, storage.job, seen)
+        return [opened_run(storage, file) for file in seen.runs] if seen is not None else []
+
+
+def check_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKeys | None) -> None:
+    """Check the runs of the keys so far, each as a whole, and keep none of them: other processes look for keys.
+
+    The arguments and errors are those of ``opened_runs``. Memory: as much as the largest run has.
+    """
+    with _damage_told(settings, storage.job):
+        _warn_of_clock(settings, storage.job, seen)
+        for file in () if seen is None else seen.runs:
+            decode_run(storage.read_bytes(file.handle), storage.shown(file.handle))
+
+
+def _warn_of_clock(settings: SinkSettings, job: str, seen: SeenKeys | None) -> None:
+    ahead_ms = 0 if seen is None else seen.time_ms - settings.now_ms()
+    if seen is not None and seen.ttl_ms is not None and ahead_ms > max(seen.ttl_ms // _EXPIRY_CLASSES, _CLOCK_SKEW_MS):
         logger.warning(
             "%s: the clock was ahead of this one by %.1f hours when it entered keys. They expire, and so do those that "
             "come now, when the clock has caught up. To end that, forget the keys: %s",
             settings.uid,
             ahead_ms / 3_600_000,
-            settings.forget_command(storage.job),
+            settings.forget_command(job),
         )
+
+
+@contextmanager
+def _damage_told(settings: SinkSettings, job: str) -> Iterator[None]:
     try:
-        return [opened_run(storage, file) for file in seen.runs]
+        yield
     except SnapshotCorrupt as error:
         raise SnapshotCorrupt(
             f"keys of sink {settings.uid!r} cannot be read: {error.message}",
             hint=joined_hints(
                 error.hint or "Nothing was changed. Put the file back from a backup or a copy",
                 "Without one, forget the keys, so that rows with them are written again: "
-                f"{settings.forget_command(storage.job)}",
+                f"{settings.forget_command(job)}",
             ),
             path=error.path,
         ) from error
@@ -481,7 +538,14 @@ def kept_run(run: Run, streams: CheckpointStreamFactory) -> RunFile:
         streams: Of the checkpoint that is to name it.
     """
     handle = streams.keep(encode_run(run), Scope.SHARED)
-    return RunFile(handle=handle, keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms)
+    return RunFile(
+        handle=handle,
+        keys=run.keys,
+        first_ms=run.first_ms,
+        last_ms=run.last_ms,
+        first_hash=int(run.high[0]) >> 32,
+        last_hash=int(run.high[-1]) >> 32,
+    )
 
 
 def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
@@ -497,7 +561,7 @@ def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
 
 
 def held_run(storage: CheckpointStorage, file: RunFile) -> Run:
-    """A run that was checked before on behalf of this epoch, without reading it as a whole: its file is mapped.
+    """A run that was checked before on behalf of this epoch, without checking it again: a large file is mapped.
 
     Where the storage has no files on this host, a copy of it stays here for the tasks to come.
 
@@ -508,9 +572,11 @@ def held_run(storage: CheckpointStorage, file: RunFile) -> Run:
     Raises:
         SnapshotCorrupt: It is missing, or not the one that the checkpoint names.
     """
-    handle = file.handle
-    shown = storage.shown(handle)
-    return decode_run(storage.map_held(handle), shown, is_checked=True)
+    data = storage.map_held(file.handle)
+    if len(data) <= _MAPPED_BYTES:
+        # What is mapped has an open file.
+        data = bytes(data)
+    return decode_run(data, storage.shown(file.handle), is_checked=True)
 
 
 def rows_of(batch: pa.RecordBatch, is_kept: Bools) -> pa.RecordBatch:

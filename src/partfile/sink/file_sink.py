@@ -103,8 +103,8 @@ class FileSink:
             OPTIONS.md. Default: ``64``.
         max_open_parts: Parts that a subtask holds open at once. Beyond it the least recently used one is closed, or, if
             it is a staging file, released until rows come for it again. Default: ``1000``.
-        hash_partitions: Tasks that buckets are hashed over with ``distribution="hash"``, or keys with ``deduplicate``;
-            kept once it is taken. Default: Spark's default parallelism.
+        hash_partitions: Tasks that buckets are hashed over with ``distribution="hash"``, kept once it is taken; or
+            keys with ``deduplicate``. Default: Spark's default parallelism.
         checkpoint_dir: Where checkpoints go: elsewhere, or below the base in a directory that begins with ``_`` or
             ``.``. Tasks need to reach it, too. A relative path is refused beside a remote base. Default:
             ``{base}/_partfile``.

@@ -292,8 +292,8 @@ class SinkSettings(RestoreSettings):
     distribution: Literal["none", "hash"] = "none"
     """``none`` keeps the batch's partitions; ``hash`` sends each bucket to one subtask: a shuffle, but fewer files."""
     hash_partitions: int | None = Field(default=None, ge=1, examples=[8])
-    """Subtasks that buckets are hashed over, or keys with ``deduplicate``; None takes the engine's default parallelism
-    once and keeps it."""
+    """Subtasks that buckets are hashed over, or keys with ``deduplicate``; None takes the engine's default parallelism,
+    and keeps it for buckets."""
     max_open_parts: int = Field(default=1000, ge=1)
     """Parts a subtask holds open at once; beyond it the least recently used one is rolled, or released if it is a
     staging file."""

@@ -193,6 +193,10 @@ class RunFile(Persisted):
     """Time of its oldest key, in milliseconds since 1970."""
     last_ms: int
     """Time of its youngest key."""
+    first_hash: Annotated[int, Field(ge=0, lt=1 << 32)]
+    """The first 32 bits of its lowest hash: a file without any of the keys that are asked for is not opened."""
+    last_hash: Annotated[int, Field(ge=0, lt=1 << 32)]
+    """Those of its highest."""
 
 
 class UnneededRun(Persisted):

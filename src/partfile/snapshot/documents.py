@@ -157,24 +157,28 @@ def encode_document(schema: str, document: BaseModel) -> bytes:
     return encode_body(schema, document.model_dump_json().encode())
 
 
-def encode_body(schema: str, body: bytes) -> bytes:
-    """Return ``body`` with a header before it and a line feed after it.
+def encode_body(schema: str, *body: bytes | memoryview) -> bytes:
+    """Return ``body``, which may come in pieces, with a header before it and a line feed after it.
 
     Raises:
         StateTooLarge: No reader would take it.
     """
-    if len(body) > MAX_DOCUMENT_BYTES - _MAX_HEADER_BYTES:
+    length = sum(memoryview(piece).nbytes for piece in body)
+    if length > MAX_DOCUMENT_BYTES - _MAX_HEADER_BYTES:
         raise StateTooLarge(
-            f"a {schema} document of {len(body)} bytes is larger than the {MAX_DOCUMENT_BYTES} that can be read again",
+            f"a {schema} document of {length} bytes is larger than the {MAX_DOCUMENT_BYTES} that can be read again",
             hint="Keep fewer parts open at once, with max_open_parts=100; or fewer elements in a state.",
         )
-    return b"".join((header_of(schema, body), body, b"\n"))
+    return b"".join((header_of(schema, *body), *body, b"\n"))
 
 
-def header_of(schema: str, body: bytes | memoryview) -> bytes:
+def header_of(schema: str, *body: bytes | memoryview) -> bytes:
     """The header line of a body, with its line feed. The checksum is of the line's beginning and of the body."""
-    begin = f"partfile {schema} {FORMAT_VERSION} {len(body)}".encode()
-    return b"%b %08x\n" % (begin, crc32_of(body, crc32_of(begin)))
+    begin = f"partfile {schema} {FORMAT_VERSION} {sum(memoryview(piece).nbytes for piece in body)}".encode()
+    checksum = crc32_of(begin)
+    for piece in body:
+        checksum = crc32_of(piece, checksum)
+    return b"%b %08x\n" % (begin, checksum)
 
 
 def decode_document(schema: str, model: type[Document], data: bytes, path: str) -> Document:

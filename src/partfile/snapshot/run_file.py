@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 SCHEMA = "run"
-MAX_KEYS = 1 << 23
-"""Of one run: some 160 MiB, far below what a document may have."""
+MAX_KEYS = 1 << 22
+"""Of one run: some 80 MiB, so that a task of Spark's can merge two within the memory that it has by default."""
 _KEYS_AT_ONCE = 1 << 20
 """Keys that a merge sorts at a time."""
 _WORD_BYTES = 8
@@ -175,8 +175,8 @@ def _sorted(high: Words, low: Words, times: Times) -> tuple[Words, Words, Times]
 def encode_run(run: Run) -> bytes:
     """A run as the bytes of its file."""
     index = _Index(keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms, unit_ms=run.unit_ms)
-    columns = [run.high.astype("<u8", copy=False), run.low.astype("<u8", copy=False)]
-    columns += [] if run.ages is None else [run.ages.astype("<u4", copy=False)]
+    columns = [run.high.astype("<u8", copy=False).data, run.low.astype("<u8", copy=False).data]
+    columns += [] if run.ages is None else [run.ages.astype("<u4", copy=False).data]
     line = index.model_dump_json().encode()
     length = sum(column.nbytes for column in columns)
     blanks = next(
@@ -184,7 +184,8 @@ def encode_run(run: Run) -> bytes:
         for blanks in range(2 * _WORD_BYTES)
         if (len(_header(len(line) + blanks + 1 + length)) + len(line) + blanks + 1) % _WORD_BYTES == 0
     )
-    return encode_body(SCHEMA, b"".join((line, b" " * blanks, b"\n", *(column.tobytes() for column in columns))))
+    # Joined once: a run may be the largest thing in a task's memory.
+    return encode_body(SCHEMA, line, b" " * blanks, b"\n", *columns)
 
 
 def _header(length: int) -> bytes:

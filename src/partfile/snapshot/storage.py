@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import stat
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MAX_TOTAL_BYTES = 100 << 20
+_MISSING_HINT = "Put it back from a backup or a copy, then start again. See what else is amiss: partfile verify PATH"
+logger = logging.getLogger("partfile")
 
 
 class StreamSettings(Protocol):
@@ -233,11 +236,12 @@ class ListedIds(NamedTuple):
 
 
 class HostCopies:
-    """Copies of state files on this host, so that the tasks of one user read each file from its storage once.
+    """Copies of state files on this host, so that its tasks need not read each file from its storage in every batch.
 
-    A copy is checked as a whole, made durable and then given its name, which tells the file by token, checksum and
-    length: so what has the name is right, whichever process looks. Copies that were not used for a day go, and of the
-    others those that were not used for the longest time, beyond 16 GiB. A process that has mapped one keeps it.
+    A copy is made durable and then given its name, which tells the file by token, checksum and length: so what has the
+    name is right, whichever process looks. With each new copy those go that were not used for a day, and of the others
+    those that were not used for the longest time, beyond 16 GiB. A process that has mapped one keeps it. Where there is
+    no room for a copy, all others make room; where there is none even then, the bytes that were read have to do.
     """
 
     def mapped(self, handle: FileHandle) -> mmap.mmap | None:
@@ -252,43 +256,51 @@ class HostCopies:
         except (OSError, ValueError):
             return None
 
-    def made(self, handle: FileHandle, data: bytes, shown: str) -> mmap.mmap:
-        """Make a copy and map it. Atomic: another process sees all of it or nothing.
+    def made(self, handle: FileHandle, data: bytes) -> bytes | mmap.mmap:
+        """Make a copy and map it; ``data`` where that cannot be. Atomic: another process sees all of it or nothing.
 
         Args:
             handle: The file.
             data: Its bytes, which have been compared with the handle.
-            shown: Its address, for messages.
-
-        Raises:
-            NotApplied: This host has no space for it, or another user has taken the directory.
         """
         directory = _copies_directory()
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
             if not _is_own(directory.lstat()):
                 raise PermissionError(f"{directory} belongs to another user, or others may write in it")
-            unnamed = directory / f"_tmp.{new_token()}"
             try:
-                with unnamed.open("xb+") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    # Durable before it has the name: after a loss of power the name must not stand for other bytes.
-                    unnamed.replace(directory / _copy_name(handle))
-                    mapped = mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
-            finally:
-                unnamed.unlink(missing_ok=True)
-            _drop_unused(directory)
+                path = self._write(directory, handle, data)
+            except OSError:
+                _drop_copies(directory, most_bytes=0)
+                path = self._write(directory, handle, data)
+            _drop_copies(directory, most_bytes=_MOST_COPIED_BYTES, newest=path)
         except OSError as error:
-            raise NotApplied(
-                f"state file {shown} cannot be copied to {directory}: {error}",
-                hint="See that there is space for temporary files, or name another place for them: export TMPDIR=DIR",
-                path=shown,
-            ) from error
-        return mapped
+            logger.warning(
+                "no copy of state file %s can be kept in %s, so it is read again with each batch, and held in memory: "
+                "%s. Give Spark's workers another place: spark.executorEnv.TMPDIR=DIRECTORY",
+                handle.path,
+                directory,
+                error,
+            )
+            return data
+        return self.mapped(handle) or data
+
+    @staticmethod
+    def _write(directory: Path, handle: FileHandle, data: bytes) -> Path:
+        unnamed, path = directory / f"{_UNNAMED}{new_token()}", directory / _copy_name(handle)
+        try:
+            with unnamed.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # Durable before it has the name: after a loss of power the name must not stand for other bytes.
+            unnamed.replace(path)
+        finally:
+            unnamed.unlink(missing_ok=True)
+        return path
 
 
+_UNNAMED = "_tmp."
 _MOST_COPIED_BYTES = 16 << 30
 _UNUSED_COPY_S = 24 * 60 * 60
 
@@ -306,17 +318,28 @@ def _is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o022
 
 
-def _drop_unused(directory: Path) -> None:
-    """Delete copies that were not used for a day before the last one, and the oldest of the rest beyond the quota."""
+def _drop_copies(directory: Path, *, most_bytes: int, newest: Path | None = None) -> None:
+    """Delete the copies that were not used for a day, and the oldest of the rest beyond a size.
+
+    Args:
+        directory: Where they are.
+        most_bytes: Of those that stay, besides the newest.
+        newest: Was made just now, and stays. Its time is the present one: the clock may have been set back since others
+            were used (R8).
+    """
     found = []
     for path in directory.iterdir():
         with suppress(OSError):  # Another process has deleted it.
             status = path.stat()
             found.append((status.st_mtime, status.st_size, path))
-    left_bytes, newest_s = _MOST_COPIED_BYTES, max((used_s for used_s, *_ in found), default=0.0)
+    now_s = next((used_s for used_s, _, path in found if path == newest), None)
+    left_bytes = most_bytes
     for used_s, size_bytes, path in sorted(found, reverse=True):
+        is_unused = now_s is not None and abs(now_s - used_s) > _UNUSED_COPY_S
+        if path == newest or (path.name.startswith(_UNNAMED) and not is_unused):
+            continue
         left_bytes -= size_bytes
-        if left_bytes < 0 or used_s < newest_s - _UNUSED_COPY_S:
+        if left_bytes < 0 or is_unused:
             path.unlink(missing_ok=True)
 
 
@@ -400,12 +423,12 @@ class CheckpointStorage:
 
         Raises:
             SnapshotCorrupt: As of ``read_bytes``.
-            StoreError: It cannot be read, or this host has no space for the copy.
+            StoreError: It cannot be read.
         """
         data = self.read_bytes(handle)
         if isinstance(handle, InlineHandle):
             return data
-        return self._mapped_here(handle) or self._copies.made(handle, data, self.shown(handle))
+        return self._mapped_here(handle) or self._copies.mapped(handle) or self._copies.made(handle, data)
 
     def map_held(self, handle: StateHandle) -> bytes | mmap.mmap:
         """As ``map_bytes``, but what was read and checked as a whole before is not read again.
@@ -429,12 +452,18 @@ class CheckpointStorage:
         try:
             with Path(here).open("rb") as file:
                 if os.fstat(file.fileno()).st_size != handle.size_bytes:
-                    raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
+                    raise SnapshotCorrupt(
+                        f"state file {shown} is not the one the checkpoint names", hint=_MISSING_HINT, path=shown
+                    )
                 return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
-            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
+            raise SnapshotCorrupt(f"state file {shown} is missing", hint=_MISSING_HINT, path=shown) from error
         except (OSError, ValueError) as error:
-            raise NotApplied(f"state file {shown} cannot be mapped: {error}", path=shown) from error
+            raise NotApplied(
+                f"state file {shown} cannot be mapped: {error}",
+                hint="See that this process can read it, and may have more files open: ulimit -n",
+                path=shown,
+            ) from error
 
     def shown(self, handle: StateHandle) -> str:
         """What a handle is called in messages: the address of its file."""

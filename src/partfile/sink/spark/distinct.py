@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own documentation names it so.
+from pyspark.sql.types import DoubleType, FloatType
 
 from partfile.errors import ConfigError
 from partfile.sink.batches import coalesce_batches
 from partfile.sink.deduplicate import (
+    HeldRun,
     KnownKeys,
     groups_to_merge,
-    held_run,
     is_expired,
     kept_run,
     rows_of,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from partfile.sink.policies import Deduplicate
     from partfile.snapshot.storage import CheckpointStorage
@@ -141,32 +142,51 @@ def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
     """Shuffle rows so that all with one key come to one task, in the order in which it takes the first of each.
 
     The two halves of the hash follow as the last columns.
-
-    Raises:
-        ConfigError: A column has the name of one of those.
     """
-    for name in df.columns:
-        # To Spark, names in other case are the same, and the column would be replaced.
-        if name.lower() in _HASHES:
-            raise ConfigError(
-                f"column {name!r} has a name that partfile needs for the hashes of keys",
-                hint=f"Name it otherwise: df.withColumnRenamed({name!r}, 'NAME')",
-            )
     high, low = hash_expressions(plan.options.columns, plan.kinds)
     # As text of SQL: columns of PySpark's are a hundred calls of the JVM, a tenth of a batch of few rows.
     hashed = df.selectExpr("*", f"{high} AS {_HASHES[0]}", f"{low} AS {_HASHES[1]}")
     # By ranges of hashes: the keys of a task lie close together in each run, and its own runs overlap with no other's.
     task = F.expr(f"CAST(shiftright(shiftrightunsigned({_HASHES[0]}, 32) * {plan.partitions}, 32) AS INT)")
-    sent = (
-        hashed.repartitionById(plan.partitions, task)
-        if hasattr(hashed, "repartitionById")
-        else hashed.repartition(plan.partitions, task)
-    )
+    sent = sent_to_tasks(hashed, plan.partitions, task)
     keep = plan.options.keep
     if keep == "any":
         return sent
-    value = F.col(_quoted(keep.column))
+    value = F.col(quoted(keep.column))
+    if df.schema[keep.column].dataType in {FloatType(), DoubleType()}:
+        # Arrow's sort, by which plain Python chooses, has what is no number behind all numbers.
+        value = F.nanvl(value, F.lit(None))
     return sent.sortWithinPartitions(value.desc_nulls_last() if isinstance(keep, Latest) else value.asc_nulls_last())
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse columns that those of hashes would replace.
+
+    Args:
+        names: Of the batch's columns.
+
+    Raises:
+        ConfigError: One has the name of one of them; to Spark, names in other case are the same.
+    """
+    for name in names:
+        if name.lower() in _HASHES:
+            raise ConfigError(
+                f"column {name!r} has a name that partfile needs for the hashes of keys",
+                hint=f"Name it otherwise: df.withColumnRenamed({name!r}, 'NAME')",
+            )
+
+
+def sent_to_tasks(df: DataFrame, partitions: int, task: Column) -> DataFrame:
+    """Shuffle rows to the tasks that a column numbers; before Spark 4.1 to one task all the same, of another number.
+
+    Args:
+        df: The rows.
+        partitions: The number of tasks.
+        task: From 0 to one less.
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(partitions, task)
+    return df.repartition(partitions, task)
 
 
 def hash_expressions(columns: Sequence[str], kinds: Sequence[str]) -> tuple[str, str]:
@@ -178,7 +198,7 @@ def hash_expressions(columns: Sequence[str], kinds: Sequence[str]) -> tuple[str,
     """
     chain = []
     for name, kind in zip(columns, kinds, strict=True):
-        value, mark = _quoted(name), mark_of(kind)
+        value, mark = quoted(name), mark_of(kind)
         # A null has no value behind its mark: Spark's hash passes over it.
         chain += [f"CASE WHEN {value} IS NULL THEN {mark + 1} ELSE {mark} END", f"CAST({value} AS {_widest(kind)})"]
     return f"xxhash64({', '.join(chain)})", f"xxhash64({SECOND}, {', '.join(chain)})"
@@ -189,7 +209,12 @@ def _widest(kind: str) -> str:
     return f"decimal(38,{scale}" if name == "decimal" else {"integer": "bigint"}.get(name, name)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """The name of a column as Spark's SQL has it.
+
+    Args:
+        name: As the schema has it.
+    """
     return f"`{name.replace('`', '``')}`"
 
 
@@ -199,17 +224,13 @@ class TaskKeys:
     Args:
         plan: The driver's.
         storage: The checkpoints of the sink.
-
-    Raises:
-        SnapshotCorrupt: A run is missing.
-        StoreError: A run cannot be read, or copied to this host.
     """
 
     def __init__(self, plan: KeyPlan, storage: CheckpointStorage) -> None:
         self._plan = plan
         self._storage = storage
-        self._runs = [held_run(storage, file) for file in plan.runs]
-        self._keys = KnownKeys(plan.options, storage, zip(self._runs, plan.runs, strict=True), plan.time_ms)
+        self._runs = [HeldRun(None, file, storage) for file in plan.runs]
+        self._keys = KnownKeys(plan.options, storage, self._runs, plan.time_ms)
         self._duplicates = 0
 
     def distinct(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -220,11 +241,11 @@ class TaskKeys:
 
         Raises:
             ConfigError: A row has no key, and ``on_null="fail"``.
+            SnapshotCorrupt: A run in which one of the keys may be is missing.
+            StoreError: It cannot be read.
         """
-        begin = 0
         for batch in coalesce_batches(batches, _ROWS_AT_ONCE):
-            is_kept = self._keys.enter(self._hashes(batch), begin)
-            begin += batch.num_rows
+            is_kept = self._keys.enter(self._hashes(batch))
             left_out = batch.num_rows - int(is_kept.sum())
             self._duplicates += left_out
             rows = batch.select(range(batch.num_columns - len(_HASHES)))
@@ -246,7 +267,7 @@ class TaskKeys:
         return KeyAnswer(
             fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
             merged=tuple(
-                MergedGroup(group=at, file=kept_run(merged([self._runs[run] for run in runs]), streams))
+                MergedGroup(group=at, file=kept_run(merged([self._runs[run].run for run in runs]), streams))
                 for at, runs in enumerate(self._plan.groups)
                 if at % self._plan.partitions == subtask
             ),

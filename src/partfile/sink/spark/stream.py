@@ -24,7 +24,7 @@ from partfile.errors import ConfigError, Fenced, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import AT_EXIT, wait_ms
 from partfile.sink.coordinator import Runtime
-from partfile.sink.deduplicate import checked_kinds, opened_runs
+from partfile.sink.deduplicate import check_runs, checked_kinds
 from partfile.sink.progress import BatchProgress
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
@@ -583,8 +583,10 @@ class SparkStream:
             check_new_query(self._settings.uid, left.position.query, self._settings.rules)
         if settings.on_schema_change != "roll":
             settings.row_schema_after(left.position.row_schema, schema)
-        check_same_keys(settings, settings.uid, left.position.seen_keys, settings.deduplicate)
-        self._kinds(left.position, schema)
+        if settings.restore_from is None:
+            # Otherwise it may begin with other keys, which the first batch is compared with.
+            check_same_keys(settings, settings.uid, left.position.seen_keys, settings.deduplicate)
+            self._kinds(left.position, schema)
 
     def _check_workers(self, df: DataFrame) -> None:
         """Refuse workers without this partfile; those of one application are checked once."""
@@ -892,7 +894,7 @@ class SparkStream:
         """
         check_same_keys(self._settings, runtime.job, seen, self._settings.deduplicate)
         if reads_runs:
-            opened_runs(self._settings, runtime.storage, seen)
+            check_runs(self._settings, runtime.storage, seen)
 
     def _note(self, coordinator: SinkCoordinator) -> None:
         """Take in which epoch a coordinator has begun, or the takeovers by which it may have begun one."""

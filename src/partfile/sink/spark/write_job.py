@@ -32,7 +32,7 @@ from partfile.sink.deduplicate import checked_kinds
 from partfile.sink.encoded_files import NotItsOwn, SharedJobFailed
 from partfile.sink.layout import RowLayouts, SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.spark.distinct import KeyAnswer, KeyPlan, TaskKeys, by_key
+from partfile.sink.spark.distinct import KeyAnswer, KeyPlan, TaskKeys, by_key, check_names, quoted, sent_to_tasks
 from partfile.sink.states import SubtaskSnapshot, assigned_to
 from partfile.snapshot.documents import SubtaskState
 from partfile.snapshot.operator_state import write_operator_state
@@ -296,6 +296,7 @@ def check_columns(df: DataFrame, settings: SinkSettings) -> pa.Schema:
     staging_file = None if description.spec is None else description.staged_in(travels=False)
     RowLayouts(description.bucketer, description.format, staging_file).of(schema)
     if settings.deduplicate is not None:
+        check_names(df.columns)
         checked_kinds(schema, settings, settings.deduplicate, settings.uid, None)
     return schema
 
@@ -323,13 +324,14 @@ def _arrow_field(df: DataFrame, column: StructField) -> pa.Field[Any]:
 
 
 def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
-    """Number of partitions that buckets or keys are hashed over: as set, as it was, else the engine's.
+    """Number of partitions that buckets or keys are hashed over: as set, else the engine's; None for no shuffle.
 
-    None for no shuffle.
+    Of buckets it stays what it was, so that each goes on in the task that has it open; keys belong to no task.
     """
     if settings.distribution == "none" and settings.deduplicate is None:
         return None
-    return settings.hash_partitions or stands.hash_partitions or int(df.sparkSession.sparkContext.defaultParallelism)
+    before = stands.hash_partitions if settings.deduplicate is None else None
+    return settings.hash_partitions or before or int(df.sparkSession.sparkContext.defaultParallelism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,19 +540,13 @@ def by_bucket(df: DataFrame, bucketer: Bucketer, context: BucketContext, partiti
                 hint=f"Add it to the DataFrame: df.withColumn({missing[0]!r}, ...).",
             )
         hashed = F.xxhash64(*_key_columns(key))
-        return _repartition(df, partitions, F.pmod(hashed, F.lit(partitions)).cast("int"))
+        return sent_to_tasks(df, partitions, F.pmod(hashed, F.lit(partitions)).cast("int"))
     marked = df.mapInArrow(_marker(bucketer, context, partitions), _with_subtask(df))
-    return _repartition(marked, partitions, F.col(_SUBTASK_COLUMN)).drop(_SUBTASK_COLUMN)
-
-
-def _repartition(df: DataFrame, partitions: int, target: Column) -> DataFrame:
-    if hasattr(df, "repartitionById"):
-        return df.repartitionById(partitions, target)
-    return df.repartition(partitions, target)
+    return sent_to_tasks(marked, partitions, F.col(_SUBTASK_COLUMN)).drop(_SUBTASK_COLUMN)
 
 
 def _key_columns(key: HashKey) -> list[Column]:
-    columns = [F.col(f"`{name.replace('`', '``')}`") for name in key.columns]
+    columns = [F.col(quoted(name)) for name in key.columns]
     if key.truncate_to is None:
         return columns
     local = F.convert_timezone(F.current_timezone(), F.lit(key.time_zone), columns[0].cast("timestamp_ntz"))
