@@ -124,7 +124,7 @@ assert gc.get_freeze_count() >= first + 20_000, "what a task has imported"
 def answer_of(version: str) -> Row:
     """What a task of a version answers."""
     state = SubtaskState(subtask=0, handle=None).model_dump_json().encode()
-    return Row(submission="one", version=version, rows=1, bytes=9, state=bytearray(state))
+    return Row(submission="one", version=version, rows=1, bytes=9, state=bytearray(state), keys=None)
 
 
 @pytest.mark.fault("D17")

@@ -56,7 +56,7 @@ def program(kafka: KafkaBroker, *changes: tuple[str, str]) -> str:
         kafka: The broker.
         changes: Further texts of it, and what is there instead.
     """
-    (block,) = [block for block in python_blocks(GUIDE) if "readStream" in block]
+    (block,) = [block for block in python_blocks(GUIDE) if "kafka.bootstrap.servers" in block]
     jars = ",".join(map(str, source_jars()))
     for old, new in [
         ('config("spark.jars.packages", connector)', f'config("spark.jars", {jars!r}).master("local[2]")'),

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 import partfile as pf
+
+TRIES = 5
 
 
 def main() -> None:
@@ -27,11 +30,22 @@ def main() -> None:
             print(json.dumps({"way": "start", "said": str(error)}))  # noqa: T201 - the answer.
         writer = frame.writeStream.foreachBatch(other.foreach_batch).option("checkpointLocation", f"{root}/spark")
         try:
-            writer.start().awaitTermination()
+            started(writer).awaitTermination()
         except StreamingQueryException as error:
             print(json.dumps({"way": "plain", "said": str(error)}))  # noqa: T201 - likewise.
     finally:
         spark.stop()
+
+
+def started(writer: Any) -> Any:
+    """Start a query. Spark waits ten seconds for the worker of its function, which is too short on a busy machine."""
+    for left in reversed(range(TRIES)):
+        try:
+            return writer.start()
+        except PySparkException as error:
+            if "failed to connect back" not in str(error) or not left:
+                raise
+    raise AssertionError
 
 
 if __name__ == "__main__":
