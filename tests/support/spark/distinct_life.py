@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 LIVES = 3
-FILES_A_LIFE, ROWS_A_FILE, NEW_ROWS_A_FILE = 3, 30, 10
+FILES_A_LIFE, ROWS_A_FILE, NEW_ROWS_A_FILE = 2, 30, 10
 
 
 class DistinctLife:
