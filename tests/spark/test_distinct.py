@@ -283,6 +283,17 @@ def test_a_key_of_several_columns_with_nulls(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.spark
+def test_rows_without_a_key_can_be_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The error says no place of the row, for Spark has moved it."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "0.json").write_text('{"id": 1}\n{"bucket": 1}\n')
+    sink = make_sink(tmp_path / "out", deduplicate=pf.Deduplicate("id", on_null="fail"))
+    with pytest.raises(ConfigError, match=r"^a row of the batch has no key"):
+        run(sink, stream(spark, tmp_path / "source"), tmp_path)
+    assert not ids_by_duckdb(tmp_path / "out")
+
+
+@pytest.mark.spark
 def test_what_cannot_be_a_key_is_refused_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
     """By the name of the column."""
     rows_again(tmp_path / "source", 1)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import difflib
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt, joined_hints
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import Latest
 from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import FileHandle
@@ -26,7 +27,7 @@ from partfile.snapshot.run_file import MAX_KEYS, Run, decode_run, encode_run, me
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,34 +49,37 @@ _EXPIRY_CLASSES = 8
 _MAPPED_BYTES = 1 << 20
 """Larger runs are read where they lie on disk."""
 _CLOCK_SKEW_MS = 60 * 60 * 1000
-"""By so much clocks may differ without a word."""
+"""Clocks may differ by so much before the log warns."""
 
 logger = logging.getLogger("partfile")
 
 
 class HeldRun:
-    """A run that is open, or whose file is opened when a key may be in it.
+    """A run that is opened when a key may be in it.
 
     Args:
-        run: None opens the file when it is needed.
         file: None if no checkpoint can name it yet.
-        storage: The checkpoints of the sink.
+        open_run: Opens it; called once at most.
     """
 
-    def __init__(self, run: Run | None, file: RunFile | None, storage: CheckpointStorage) -> None:
+    def __init__(self, file: RunFile | None, open_run: Callable[[], Run]) -> None:
         self.file = file
-        self._run = run
-        self._storage = storage
+        self._open_run = open_run
 
-    @property
+    @classmethod
+    def opened(cls, run: Run, file: RunFile | None = None) -> Self:
+        """One that is open.
+
+        Args:
+            run: The run.
+            file: None if no checkpoint can name it yet.
+        """
+        return cls(file, lambda: run)
+
+    @cached_property
     def run(self) -> Run:
-        """The run; raises what ``held_run`` does."""
-        run = self._run
-        if run is None:
-            if self.file is None:
-                raise PartfileError("a run has neither keys nor a file")
-            run = self._run = held_run(self._storage, self.file)
-        return run
+        """The run; raises what opening it does."""
+        return self._open_run()
 
     @property
     def keys(self) -> int:
@@ -203,7 +207,7 @@ class KnownKeys:
         if not len(high):
             return
         times = np.full(len(high), self._time_ms, np.int64)
-        self._runs.append(HeldRun(run_of(high, low, times), None, self._storage))
+        self._runs.append(HeldRun.opened(run_of(high, low, times)))
         self._merge(self._fresh_from)
         if sum(held.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
             # No checkpoint names these files before the next one does. If it never comes, they are orphans.
@@ -220,7 +224,7 @@ class KnownKeys:
         groups = groups_to_merge(runs[begin:], self._options.ttl_ms)
         places = {begin + at for group in groups for at in group}
         self._give_up(runs[at] for at in sorted(places))
-        made = [HeldRun(merged([runs[begin + at].run for at in group]), None, self._storage) for group in groups]
+        made = [HeldRun.opened(merged([runs[begin + at].run for at in group])) for group in groups]
         left = [held for at, held in enumerate(runs) if at not in places]
         self._runs = sorted([*left, *made], key=lambda held: held.file is None)
 
@@ -249,10 +253,10 @@ class KnownKeys:
                 file = kept_run(held.run, streams)
                 is_mapped = file.handle.size_bytes > _MAPPED_BYTES and not is_last
                 run = opened_run(self._storage, file) if is_mapped else held.run
-                self._runs[at] = HeldRun(run, file, self._storage)
+                self._runs[at] = HeldRun.opened(run, file)
         return tuple(held.file for held in self._runs if held.file is not None)
 
-    def given_up(self) -> list[str]:
+    def take_given_up(self) -> list[str]:
         """Files of runs that were merged or have expired since this was asked last."""
         given_up, self._given_up = self._given_up, []
         return given_up
@@ -280,8 +284,7 @@ class Deduplicator:
         self._storage = storage
         self._kinds = None if seen is None else seen.kinds
         files = () if seen is None else seen.runs
-        opened = zip(opened_runs(settings, storage, seen), files, strict=True)
-        runs = [HeldRun(run, file, storage) for run, file in opened]
+        runs = map(HeldRun.opened, opened_runs(settings, storage, seen), files)
         self._keys = KnownKeys(options, storage, runs, 0 if seen is None else seen.time_ms)
         self.duplicates = 0
         """Rows that were left out so far."""
@@ -342,7 +345,7 @@ class Deduplicator:
             ttl_ms=self._options.ttl_ms,
             time_ms=time_ms,
             runs=runs,
-            unneeded=unneeded_since(before, self._keys.given_up(), checkpoint_id),
+            unneeded=unneeded_since(before, self._keys.take_given_up(), checkpoint_id),
         )
 
 

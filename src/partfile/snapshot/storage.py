@@ -239,9 +239,10 @@ class HostCopies:
     """Copies of state files on this host, so that its tasks need not read each file from its storage in every batch.
 
     A copy is made durable and then given its name, which tells the file by token, checksum and length: so what has the
-    name is right, whichever process looks. With each new copy those go that were not used for a day, and of the others
-    those that were not used for the longest time, beyond 16 GiB. A process that has mapped one keeps it. Where there is
-    no room for a copy, all others make room; where there is none even then, the bytes that were read have to do.
+    name is right, whichever process looks. A process that makes a copy deletes those that no task has used for a day.
+    Beyond 16 GiB it deletes those that were used the longest time ago. A process that has mapped a copy keeps it. Where
+    there is no room for a copy, the process deletes all others. Where there is none even then, it keeps the bytes that
+    it has read in memory.
     """
 
     def mapped(self, handle: FileHandle) -> mmap.mmap | None:

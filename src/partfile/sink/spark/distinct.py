@@ -7,6 +7,7 @@ checkpoint, and writes its new keys as runs of its own. The driver plans which r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from partfile.sink.deduplicate import (
     HeldRun,
     KnownKeys,
     groups_to_merge,
+    held_run,
     is_expired,
     kept_run,
     rows_of,
@@ -177,7 +179,9 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def sent_to_tasks(df: DataFrame, partitions: int, task: Column) -> DataFrame:
-    """Shuffle rows to the tasks that a column numbers; before Spark 4.1 to one task all the same, of another number.
+    """Shuffle rows to the tasks that a column numbers.
+
+    Where Spark has no ``repartitionById``, the task has another number. Rows of one number still meet in one task.
 
     Args:
         df: The rows.
@@ -229,7 +233,7 @@ class TaskKeys:
     def __init__(self, plan: KeyPlan, storage: CheckpointStorage) -> None:
         self._plan = plan
         self._storage = storage
-        self._runs = [HeldRun(None, file, storage) for file in plan.runs]
+        self._runs = [HeldRun(file, partial(held_run, storage, file)) for file in plan.runs]
         self._keys = KnownKeys(plan.options, storage, self._runs, plan.time_ms)
         self._duplicates = 0
 

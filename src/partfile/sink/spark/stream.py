@@ -568,11 +568,10 @@ class SparkStream:
         Spark notes at the start of a new query where it begins, for good. So another query than the sink's is refused
         before that.
         """
-        is_new = is_new_location(df.sparkSession, checkpoint_location)
-        settings = self._settings
+        settings, is_new = self._settings, is_new_location(df.sparkSession, checkpoint_location)
         if settings.on_schema_change == "roll" and settings.deduplicate is None and not is_new:
             return
-        runtime = Runtime(self._settings, self._settings.uid)
+        runtime = Runtime(settings, settings.uid)
         try:
             left = runtime.coordinator.look()
         finally:
@@ -580,11 +579,11 @@ class SparkStream:
         if left is None:
             return
         if is_new:
-            check_new_query(self._settings.uid, left.position.query, self._settings.rules)
+            check_new_query(settings.uid, left.position.query, settings.rules)
         if settings.on_schema_change != "roll":
             settings.row_schema_after(left.position.row_schema, schema)
         if settings.restore_from is None:
-            # Otherwise it may begin with other keys, which the first batch is compared with.
+            # With one, the sink may begin with other keys: the first batch compares with those.
             check_same_keys(settings, settings.uid, left.position.seen_keys, settings.deduplicate)
             self._kinds(left.position, schema)
 
