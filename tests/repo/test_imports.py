@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 PACKAGE = ROOT / "src" / "partfile"
 
-LEAVES = {"partfile.version", "partfile.errors", "partfile.stores.checksums"}
-"""What every package may import (docs/adr/0002): version, tree of errors, CRC-32, which import nothing of ours."""
+LEAVES = {"partfile.version", "partfile.errors", "partfile.quantities", "partfile.stores.checksums"}
+"""What every package may import (docs/adr/0002): they import nothing of ours."""
 
 INTERNAL = {
     "stores": set[str](),
@@ -42,7 +42,7 @@ INNER = tuple(layer for layer in INTERNAL if "/" in layer)
 
 EXTERNAL = {
     "stores": {"fsspec", "zlib_ng", "s3fs", "hdfs_native", "pydantic"},
-    "snapshot": {"numpy", "pyarrow", "pydantic"},
+    "snapshot": {"msgpack", "numpy", "pyarrow", "pydantic", "xxhash"},
     "bucketers": {"pyarrow", "pydantic"},
     "writers": {"numpy", "pyarrow", "pydantic"},
     "sink": {"numpy", "pyarrow", "pydantic"},
@@ -60,7 +60,10 @@ SPARK_MODULES = {"readers/spark.py", "readers/cut_files.py"}
 HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
 """The one place where the engine-free sink loads its Spark side, inside a function; it may name Spark's types."""
 
-OPTIONAL = {"fastavro", "pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest", "hypothesis", "aiobotocore"}
+OPTIONAL = {
+    *("aiobotocore", "duckdb", "fastavro", "hdfs_native", "hypothesis", "msgpack", "pandas", "pyspark", "pytest"),
+    *("s3fs", "xxhash"),
+}
 """What importing partfile must not load: everything that install_requires does not name."""
 
 COMMAND_LINE = {"typer", "rich"}

@@ -9,7 +9,7 @@ import pytest
 
 import partfile as pf
 from partfile.errors import ConfigError
-from partfile.sink.quantities import bytes_in, seconds_in
+from partfile.quantities import bytes_in, seconds_in
 from support.sinks.life_cycle import batch
 
 if TYPE_CHECKING:

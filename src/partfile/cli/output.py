@@ -17,8 +17,8 @@ from pydantic import Field
 
 from partfile.cli.exit_codes import code_of
 from partfile.errors import ConfigError, PartfileError
+from partfile.quantities import DURATION_HINT, SECONDS, SIZE_HINT, bytes_in, seconds_in
 from partfile.recovery.documents import Json
-from partfile.sink.quantities import DURATION_HINT, SECONDS, SIZE_HINT, bytes_in, seconds_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

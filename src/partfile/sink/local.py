@@ -11,10 +11,10 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, StoreError
+from partfile.quantities import seconds_in
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.quantities import seconds_in
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
 from partfile.sink.restore_rules import check_same_keys

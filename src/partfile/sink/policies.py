@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from partfile.errors import ConfigError, plain_words
-from partfile.sink.quantities import bytes_in, seconds_in
+from partfile.quantities import bytes_in, seconds_in
 from partfile.stores.base import PartHandle
 from partfile.stores.paths import check_relative_path
 
