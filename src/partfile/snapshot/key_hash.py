@@ -189,13 +189,30 @@ def _numbers(column: pa.Array[Any]) -> Words:
     return np.asarray(filled).astype(np.int64 if not pat.is_uint64(column.type) else np.uint64).view(np.uint64)
 
 
+def values_as_bytes(column: pa.Array[Any]) -> list[bytes]:
+    """The bytes of each value of a column that are hashed.
+
+    Args:
+        column: Without nulls, of a type that has a ``kind_of``.
+    """
+    values = _values(column, kind_of(column.type) or "")
+    if isinstance(values, _Bytes):
+        data = values.data.tobytes()
+        places = zip(values.starts.tolist(), values.lengths.tolist(), strict=True)
+        return [data[start : start + length] for start, length in places]
+    words, width = (values.words, _LANE_BYTES) if isinstance(values, _Words) else (values.halves, _HALF_BYTES)
+    joined = pa.py_buffer(words.astype(f"<u{width}"))
+    cut: list[bytes] = pa.Array.from_buffers(pa.binary(width), len(words), [None, joined]).to_pylist()
+    return cut
+
+
 def _unscaled(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Decimals as the fewest bytes of their digits in two's complement, big end first, as Java's ``BigInteger`` has."""
     scale = column.type.scale
-    return pa.array([None if one is None else _digits(one, scale) for one in column.to_pylist()], pa.large_binary())
+    return pa.array([None if one is None else digits_of(one, scale) for one in column.to_pylist()], pa.large_binary())
 
 
-def _digits(value: Decimal, scale: int) -> bytes:
+def digits_of(value: Decimal, scale: int) -> bytes:
+    """The digits of a decimal as the fewest bytes in two's complement, big end first, as Java's ``BigInteger`` has."""
     number = int(value.scaleb(scale, _EXACT))
     length = ((number if number >= 0 else ~number).bit_length() // 8) + 1
     return number.to_bytes(length, "big", signed=True)

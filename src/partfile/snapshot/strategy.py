@@ -476,21 +476,34 @@ class OperatorStateStrategy:
         options: SnapshotOptions,
     ) -> Supplier:
         """Return what writes the copies to one stream of exclusive scope."""
+        if not resources.infos:
+            return lambda _registry: EMPTY
+        return writing(
+            lambda: encode_resources(resources),
+            lambda: open_result_stream(streams, Scope.EXCLUSIVE, checkpoint_id, options),
+        )
 
-        def write(registry: CloseableRegistry) -> SnapshotResult:
-            if not resources.infos:
-                return EMPTY
-            provider = open_result_stream(streams, Scope.EXCLUSIVE, checkpoint_id, options)
-            registry.register(provider)
-            try:
-                provider.stream.write(encode_resources(resources))
-                registry.unregister(provider)
-                return provider.close_and_finalize()
-            except BaseException:
-                provider.close()
-                raise
 
-        return write
+def writing(encode: Callable[[], bytes], open_stream: Callable[[], ResultStreamProvider]) -> Supplier:
+    """What writes a view to one stream and leaves nothing if it fails or is cancelled.
+
+    Args:
+        encode: The view as bytes.
+        open_stream: Opens the stream.
+    """
+
+    def write(registry: CloseableRegistry) -> SnapshotResult:
+        provider = open_stream()
+        registry.register(provider)
+        try:
+            provider.stream.write(encode())
+            registry.unregister(provider)
+            return provider.close_and_finalize()
+        except BaseException:
+            provider.close()
+            raise
+
+    return write
 
 
 def encode_resources(resources: FullSnapshotResources) -> bytes:

@@ -1,0 +1,319 @@
+"""Keyed state of one subtask: its states by name, the current key, and the present. A backend adds the rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt
+from partfile.snapshot.keyed.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+    check_same_keyed_state,
+    info_of,
+)
+from partfile.snapshot.keyed.keys import (
+    LONG_HEAD,
+    SHORT_HEADS,
+    check_max_parallelism,
+    end_of_piece,
+    groups_of_hashes,
+    length_head,
+)
+from partfile.snapshot.keyed.states import (
+    AggregatingState,
+    Expiry,
+    KeyBatch,
+    KeyContext,
+    ListState,
+    MapState,
+    ReducingState,
+    TtlAggregatingState,
+    TtlListState,
+    TtlMapState,
+    TtlReducingState,
+    TtlValueState,
+    ValueState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from partfile.snapshot.keyed.descriptors import Descriptor
+    from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, Pairs
+    from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
+    from partfile.snapshot.keyed.states import CellRows, ListRows, MapRows, Rows
+    from partfile.snapshot.state_file import StateMetaInfo
+
+
+Value = TypeVar("Value")
+Added = TypeVar("Added")
+Accumulator = TypeVar("Accumulator")
+Result = TypeVar("Result")
+VOID = b"\0"
+"""The empty namespace, with its head."""
+_DESCRIPTORS = (
+    ValueStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    AggregatingStateDescriptor,
+)
+
+
+class KeyedStateBackend(ABC):
+    """The keyed states of one subtask, by name. Source: Flink's ``AbstractKeyedStateBackend``, as of 1.20.
+
+    Of a state that was restored and is not registered nothing is lost: each snapshot carries it on.
+
+    Args:
+        key_codec: Of the keys.
+        groups: The key groups of this subtask.
+        max_parallelism: The number of key groups of all subtasks; fixed with the first checkpoint.
+        restored: The files of a snapshot that may hold rows of these key groups.
+
+    Raises:
+        ConfigError: The snapshot has other keys or another number of key groups.
+        SnapshotCorrupt: Two files hold the same key group.
+    """
+
+    def __init__(
+        self, key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int, restored: Sequence[KeyedFile] = ()
+    ) -> None:
+        check_max_parallelism(max_parallelism)
+        if groups.last >= max_parallelism:
+            raise ConfigError(
+                f"key group {groups.last} is beyond max_parallelism={max_parallelism}",
+                hint="Find the groups of a subtask with group_range(subtask, parallelism, max_parallelism).",
+            )
+        self.key_codec = key_codec
+        self.groups = groups
+        self.max_parallelism = max_parallelism
+        self.context = KeyContext(groups.first)
+        self._states: dict[str, Any] = {}
+        self._infos: dict[str, StateMetaInfo] = {}
+        self._carried = _carried(restored, key_codec, groups, max_parallelism)
+        self._charged: list[Expiry] = []
+        self._expiries: list[Expiry] = []
+        self._locate = key_codec.locate
+        self._slots = len(groups)
+
+    def set_current_key(self, key: Key) -> None:
+        """Make a key the current one: what the states show and change from here on is its own.
+
+        Raises:
+            ConfigError: It is of another kind, or belongs to another subtask.
+        """
+        context = self.context
+        context.slot = KeyContext.NO_KEY
+        data, hashed = self._locate(key)
+        slot = (hashed * self.max_parallelism >> 64) - context.first_group
+        if not 0 <= slot < self._slots:
+            raise self._not_here(slot + context.first_group, f"the key {key!r}")
+        size_bytes = len(data)
+        context.row = (SHORT_HEADS[size_bytes] if size_bytes < LONG_HEAD else length_head(size_bytes)) + data + VOID
+        context.slot = slot
+        for expiry in self._charged:
+            expiry.count()
+
+    @property
+    def current_key(self) -> Key:
+        """The current key.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if self.context.slot == KeyContext.NO_KEY:
+            raise no_key()
+        begin, end = end_of_piece(self.context.row, 0)
+        return self.key_codec.decode(self.context.row[begin:end])
+
+    def key_batch(self, *columns: pa.Array[Any]) -> KeyBatch:
+        """The places of many keys, found once for all states that are asked about them.
+
+        Args:
+            columns: The column of the keys, or the columns of keys that are tuples.
+
+        Raises:
+            ConfigError: A column is of another kind, a key is null, or a key belongs to another subtask.
+        """
+        keys, high = self.key_codec.locate_all(columns)
+        first = self.context.first_group
+        groups = groups_of_hashes(high, self.max_parallelism)
+        outside = next(
+            (group for group in (min(groups, default=first), max(groups, default=first)) if group not in self.groups),
+            None,
+        )
+        if outside is not None:
+            key = self.key_codec.decode(keys[groups.index(outside)])
+            raise self._not_here(outside, f"the key {key!r}")
+        return KeyBatch([group - first for group in groups], [length_head(len(key)) + key + VOID for key in keys])
+
+    def advance_time(self, now_ms: int) -> None:
+        """Tell the present, by which values are stamped and expire. It never goes back: an earlier time is ignored.
+
+        Args:
+            now_ms: In milliseconds since 1970; the time of a batch, so that a batch that is repeated does the same.
+        """
+        self.context.now_ms = max(self.context.now_ms, now_ms)
+        for expiry in self._expiries:
+            expiry.last_ms = self.context.now_ms - expiry.duration_ms
+
+    def value_state(self, descriptor: ValueStateDescriptor[Value]) -> ValueState[Value]:
+        """The state of this name, of one value a key.
+
+        Raises:
+            ConfigError: The name is registered, or was snapshotted, as another kind or with another codec.
+            SnapshotVersionError: The snapshot was written with another version of a codec.
+            SnapshotCorrupt: What was restored cannot be decoded.
+        """
+        state: ValueState[Value] = self._state(descriptor)
+        return state
+
+    def list_state(self, descriptor: ListStateDescriptor[Value]) -> ListState[Value]:
+        """The state of this name, of one list a key; raises as ``value_state``."""
+        state: ListState[Value] = self._state(descriptor)
+        return state
+
+    def map_state(self, descriptor: MapStateDescriptor[Value]) -> MapState[Value]:
+        """The state of this name, of one map a key; raises as ``value_state``."""
+        state: MapState[Value] = self._state(descriptor)
+        return state
+
+    def reducing_state(self, descriptor: ReducingStateDescriptor[Value]) -> ReducingState[Value]:
+        """The state of this name, of one value a key that is made of all that were added; raises as ``value_state``."""
+        state: ReducingState[Value] = self._state(descriptor)
+        return state
+
+    def aggregating_state(
+        self, descriptor: AggregatingStateDescriptor[Added, Accumulator, Result]
+    ) -> AggregatingState[Added, Accumulator, Result]:
+        """The state of this name, of one accumulator a key; raises as ``value_state``."""
+        state: AggregatingState[Added, Accumulator, Result] = self._state(descriptor)
+        return state
+
+    @property
+    def infos(self) -> tuple[StateMetaInfo, ...]:
+        """What there is, by name: the registered states, and those that were restored and are not registered."""
+        found = {**self._infos, **{name: info for name, (info, _) in self._carried.items()}}
+        return tuple(found[name] for name in sorted(found))
+
+    @abstractmethod
+    def freeze(self) -> KeyedSnapshotResources:
+        """Take a view of all rows, in the thread that changes them; nothing is copied or encoded yet."""
+
+    @abstractmethod
+    def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> CellRows:
+        """Rows of one value each."""
+
+    @abstractmethod
+    def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> ListRows:
+        """Rows of elements in order."""
+
+    @abstractmethod
+    def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> MapRows:
+        """Rows of values by a second key."""
+
+    def _state(self, descriptor: Descriptor) -> Any:
+        if not isinstance(descriptor, _DESCRIPTORS):
+            raise ConfigError(
+                f"{descriptor!r} describes no keyed state of {type(self).__name__}",
+                hint="Write for instance ValueStateDescriptor(name='count', codec=Int64Codec()).",
+            )
+        info = info_of(descriptor)
+        if descriptor.name in self._states:
+            check_same_keyed_state(self._infos[descriptor.name], info, "registered")
+            return self._states[descriptor.name]
+        restored: dict[int, Pairs] = {}
+        if descriptor.name in self._carried:
+            known, restored = self._carried[descriptor.name]
+            check_same_keyed_state(known, info, "in the snapshot")
+        state = self._opened(descriptor, restored)
+        self._carried.pop(descriptor.name, None)
+        self._infos[descriptor.name], self._states[descriptor.name] = info, state
+        return state
+
+    def _opened(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> Any:
+        if isinstance(descriptor, ListStateDescriptor):
+            elements = self._list_rows(descriptor, restored)
+            expiry = self._expiry(descriptor, elements)
+            return ListState(elements) if expiry is None else TtlListState(elements, expiry)
+        if isinstance(descriptor, MapStateDescriptor):
+            pairs, keys = self._map_rows(descriptor, restored), descriptor.key_codec
+            expiry = self._expiry(descriptor, pairs)
+            return MapState(pairs, keys) if expiry is None else TtlMapState(pairs, keys, expiry)
+        cells = self._cell_rows(descriptor, restored)
+        expiry = self._expiry(descriptor, cells)
+        if isinstance(descriptor, ReducingStateDescriptor):
+            reduce = descriptor.reduce
+            return ReducingState(cells, reduce) if expiry is None else TtlReducingState(cells, reduce, expiry)
+        if isinstance(descriptor, AggregatingStateDescriptor):
+            if expiry is None:
+                return AggregatingState(cells, descriptor)
+            return TtlAggregatingState(cells, descriptor, expiry)
+        return ValueState(cells) if expiry is None else TtlValueState(cells, expiry)
+
+    def _expiry(self, descriptor: Descriptor, rows: Rows) -> Expiry | None:
+        if descriptor.ttl is None:
+            return None
+        expiry = Expiry(rows, descriptor.ttl)
+        self._expiries.append(expiry)
+        if descriptor.ttl.cleanup_on == "key":
+            self._charged.append(expiry)
+        return expiry
+
+    def _not_here(self, group: int, what: str) -> ConfigError:
+        return ConfigError(
+            f"{what} is of key group {group}; this subtask has {self.groups.first} to {self.groups.last}",
+            hint="Send each row to the subtask of its key: subtask_of_group(group, parallelism, max_parallelism).",
+        )
+
+
+def no_key() -> ConfigError:
+    """The error of an access without a key."""
+    return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
+
+
+def split_row(row: bytes) -> int:
+    """Where the part of a row behind its key and namespace begins: a map's own key, or the place in a list.
+
+    Raises:
+        SnapshotCorrupt: It ends before.
+    """
+    return end_of_piece(row, end_of_piece(row, 0)[1])[1]
+
+
+def _carried(
+    restored: Sequence[KeyedFile], key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int
+) -> dict[str, tuple[StateMetaInfo, dict[int, Pairs]]]:
+    """The rows of a snapshot in some key groups, by state and group."""
+    carried: dict[str, tuple[StateMetaInfo, dict[int, Pairs]]] = {}
+    owner: dict[int, KeyedFile] = {}
+    for file in restored:
+        if file.key_kinds != key_codec.kinds:
+            raise ConfigError(
+                f"{file.path} has keys of the kind {', '.join(file.key_kinds)}, not {', '.join(key_codec.kinds)}",
+                hint=f"It is fixed with the first checkpoint: KeyCodec({', '.join(map(repr, file.key_kinds))})",
+            )
+        if file.max_parallelism != max_parallelism:
+            raise ConfigError(
+                f"{file.path} has {file.max_parallelism} key groups, and max_parallelism is {max_parallelism}",
+                hint=f"It is fixed with the first checkpoint: max_parallelism={file.max_parallelism}",
+            )
+        for info in file.infos:
+            known = carried.setdefault(info.name, (info, {}))[0]
+            if known != info:
+                raise RecoveryRefused(f"state {info.name!r} of {file.path} is not that of another file of the snapshot")
+        for group in groups:
+            if group in file.groups:
+                if owner.setdefault(group, file) is not file:
+                    both = f"{owner[group].path} and {file.path}"
+                    raise SnapshotCorrupt(f"{both} both hold key group {group}", path=file.path)
+                for name, pairs in file.rows(group):
+                    carried[name][1][group] = pairs
+    return carried

@@ -1,0 +1,143 @@
+"""Descriptors of keyed states: name, kind, codecs and time to live. Pure rules.
+
+Source: Flink's ``StateDescriptor`` and its subclasses, as of 1.20.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from partfile.errors import ConfigError
+from partfile.snapshot.operator_state import check_same_state
+from partfile.snapshot.state_file import StateMetaInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.snapshot.keyed.keys import KeyCodec
+    from partfile.snapshot.keyed.ttl import Ttl
+    from partfile.snapshot.state_file import Codec
+
+
+Value = TypeVar("Value")
+Added = TypeVar("Added")
+Accumulator = TypeVar("Accumulator")
+Result = TypeVar("Result")
+Kind = Literal["value", "list", "map", "reducing", "aggregating"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    ttl: Ttl | None = None
+    """How long values live; None is for ever."""
+    namespace: KeyCodec | None = None
+    """The kind of the namespaces, by which one key has several values; None if the state has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueStateDescriptor(_Options, Generic[Value]):
+    """Names a state of one value a key, and the codec of the values."""
+
+    name: str
+    codec: Codec[Value]
+    kind = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class ListStateDescriptor(_Options, Generic[Value]):
+    """Names a state of one list a key, and the codec of the elements."""
+
+    name: str
+    codec: Codec[Value]
+    kind = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class MapStateDescriptor(_Options, Generic[Value]):
+    """Names a state of one map a key, and the codecs of the map's own keys and of its values."""
+
+    name: str
+    key_codec: KeyCodec
+    codec: Codec[Value]
+    kind = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class ReducingStateDescriptor(_Options, Generic[Value]):
+    """Names a state of one value a key, its codec, and the function that makes one value of two."""
+
+    name: str
+    codec: Codec[Value]
+    reduce: Callable[[Value, Value], Value]
+    kind = "reducing"
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatingStateDescriptor(_Options, Generic[Added, Accumulator, Result]):
+    """Names a state of one accumulator a key, the codec of the accumulators, and the functions around them."""
+
+    name: str
+    codec: Codec[Accumulator]
+    create: Callable[[], Accumulator]
+    """Makes an accumulator to which nothing was added."""
+    add: Callable[[Accumulator, Added], Accumulator]
+    """Adds a value; the accumulator that is returned takes the place of the other."""
+    result: Callable[[Accumulator], Result]
+    """Finds the result of an accumulator, which it leaves as it is."""
+    kind = "aggregating"
+
+
+Descriptor = (
+    ValueStateDescriptor[Any]
+    | ListStateDescriptor[Any]
+    | MapStateDescriptor[Any]
+    | ReducingStateDescriptor[Any]
+    | AggregatingStateDescriptor[Any, Any, Any]
+)
+
+
+def info_of(descriptor: Descriptor) -> StateMetaInfo:
+    """The description of a state in a snapshot. Its functions and how long its values live are not in it."""
+    codecs = {"element": descriptor.codec.info}
+    if isinstance(descriptor, MapStateDescriptor):
+        codecs["key"] = descriptor.key_codec.info
+    if descriptor.namespace is not None:
+        codecs["namespace"] = descriptor.namespace.info
+    options = {"kind": descriptor.kind, "expires": "no" if descriptor.ttl is None else "yes"}
+    return StateMetaInfo(name=descriptor.name, type="KEY_VALUE", mode="key-groups", codecs=codecs, options=options)
+
+
+def check_same_keyed_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> None:
+    """Refuse a name that stands for another state already.
+
+    Args:
+        known: What the name stands for.
+        asked: What it is asked for as.
+        where: What knows it, for the message: ``registered`` or ``in the snapshot``.
+
+    Raises:
+        ConfigError: Kind, namespaces, expiry or codec is another one.
+        SnapshotVersionError: A codec is the same, in another version.
+    """
+    kind, wanted = known.options.get("kind"), asked.options["kind"]
+    if kind != wanted:
+        raise ConfigError(
+            f"state {asked.name!r} is {where} as {kind} state and asked for as {wanted} state",
+            hint="A name keeps its kind; use another one: name=NAME",
+        )
+    if known.options.get("expires") != asked.options["expires"]:
+        has, asks = ("a", "no") if known.options.get("expires") == "yes" else ("no", "a")
+        raise ConfigError(
+            f"state {asked.name!r} is {where} with {has} time to live and asked for with {asks}",
+            hint=(
+                f"The times lie beside the values. Write {'ttl=Ttl(DURATION)' if has == 'a' else 'ttl=None'}, or take "
+                "another name: name=NAME"
+            ),
+        )
+    check_same_state(known, asked, where)
+    if "namespace" in known.codecs and "namespace" not in asked.codecs:
+        raise ConfigError(
+            f"state {asked.name!r} is {where} with namespaces and asked for without",
+            hint="A name keeps its namespaces; use another one: name=NAME",
+        )

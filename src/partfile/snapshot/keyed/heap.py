@@ -1,0 +1,441 @@
+"""Keyed state as Python's own objects: a dictionary for each state and key group, copied when a snapshot is open.
+
+A snapshot takes the dictionaries as they are, which is a matter of microseconds. From then on the thread that changes
+state copies a dictionary before its first change, as long as that snapshot is being written, and the snapshot's thread
+reads the old one. So neither waits for the other, any number of snapshots may be open, and there is no lock on the way
+of a row. Lists and maps of one key are copied likewise.
+
+Source: Flink's ``HeapKeyedStateBackend`` and ``CopyOnWriteStateMap``, as of 1.20, with dictionaries for its buckets.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from partfile.errors import ConfigError, SnapshotCorrupt
+from partfile.snapshot.keyed.backend import KeyedStateBackend, no_key, split_row
+from partfile.snapshot.keyed.codecs import ImmutableCodec, TimedCodec
+from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
+from partfile.snapshot.keyed.keys import length_head
+from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from partfile.snapshot.keyed.descriptors import Descriptor
+    from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
+    from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
+    from partfile.snapshot.keyed.states import Cell, KeyContext
+    from partfile.snapshot.state_file import Codec
+
+
+Content = TypeVar("Content", bound="list[Any] | dict[bytes, Any]")
+_PLACE_BYTES = 8
+
+
+class _Table:
+    """The dictionaries of one state, one for each key group, by row.
+
+    Args:
+        descriptor: Of the state.
+        context: The current key and the present.
+        slots: The number of key groups.
+    """
+
+    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int) -> None:
+        self.name = descriptor.name
+        self.context = context
+        codec: Codec[Any] = descriptor.codec
+        self.codec = codec.info
+        self.copy: Callable[[Any], Any] = codec.copy
+        self.shares = isinstance(codec, ImmutableCodec)
+        self.ttl = descriptor.ttl
+        self._codec: Codec[Any] = codec if descriptor.ttl is None else TimedCodec(codec)
+        self._namespaces = descriptor.namespace
+        self._namespace: bytes | None = None
+        self._tables: list[dict[bytes, Any]] = [{} for _ in range(slots)]
+        self._made = [0] * slots
+        """The number of snapshots that had been taken when the dictionary was made."""
+        self._oldest_ms = [0] * slots
+        """No cell of the key group is older."""
+        self._next_slot = 0
+        self._paid = 0
+        self._price = ENTRIES_AT_ONCE
+
+    def set_namespace(self, namespace: Key) -> None:
+        """Make a namespace the current one."""
+        if self._namespaces is None:
+            raise ConfigError(
+                f"state {self.name!r} has no namespaces", hint="Describe it with namespace=KeyCodec(...)."
+            )
+        data = self._namespaces.encode(namespace)
+        self._namespace = length_head(len(data)) + data
+
+    def clear(self) -> None:
+        """Remove the row of the current key."""
+        row = self._row()
+        if row in self._table():
+            del self._own()[row]
+
+    def pay(self, entries: int) -> None:
+        """Look through the next key group once as much has been paid as it has entries."""
+        self._paid += entries
+        if self._paid < self._price:
+            return
+        self._paid -= self._price
+        slot, ttl = self._next_slot, self.ttl
+        if ttl is not None and ttl.is_over(self._oldest_ms[slot], self.context.now_ms):
+            self._oldest_ms[slot] = self._remove_expired(slot, self.context.now_ms - ttl.duration_ms)
+        self._next_slot = (slot + 1) % len(self._tables)
+        self._price = max(ENTRIES_AT_ONCE, self._entries(self._tables[self._next_slot]))
+
+    def frozen(self) -> list[dict[bytes, Any]]:
+        """The dictionaries as they are now, which nothing changes until the snapshot is released."""
+        return list(self._tables)
+
+    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+        """The rows of a dictionary in order and their values, encoded, without what has expired."""
+        raise NotImplementedError
+
+    def _row(self) -> bytes:
+        if self._namespaces is None:
+            return self.context.row
+        if self._namespace is None:
+            raise ConfigError(
+                f"state {self.name!r} was asked for without a namespace", hint="Call set_namespace(NAMESPACE) first."
+            )
+        return self.context.row[:-1] + self._namespace
+
+    def _table(self) -> dict[bytes, Any]:
+        try:
+            return self._tables[self.context.slot]
+        except IndexError:
+            raise no_key() from None
+
+    def _own(self) -> dict[bytes, Any]:
+        """The dictionary of the current key, which no snapshot has."""
+        slot = self.context.slot
+        try:
+            if self._made[slot] < self.context.frozen:
+                self._replace(slot)
+            return self._tables[slot]
+        except IndexError:
+            raise no_key() from None
+
+    def _replace(self, slot: int) -> None:
+        self._tables[slot] = self._tables[slot].copy()
+        self._made[slot] = self.context.version
+
+    def _live_after(self, now_ms: int) -> int | None:
+        """The last instant of which a cell has expired; None if cells do not expire."""
+        return None if self.ttl is None else now_ms - self.ttl.duration_ms
+
+    def _entries(self, table: dict[bytes, Any]) -> int:
+        return len(table)
+
+    def _remove_expired(self, slot: int, last_ms: int) -> int:
+        """Remove the cells of a key group that were written at an instant or before; return the oldest that is left."""
+        raise NotImplementedError
+
+    def _decoded(self, data: bytes, slot: int) -> Cell:
+        try:
+            return self._codec.decode(data)
+        except SnapshotCorrupt as error:
+            group = self.context.first_group + slot
+            raise SnapshotCorrupt(
+                f"state {self.name!r}, key group {group}, codec {self.codec.name!r}: {error.message}"
+            ) from error
+
+
+class _CellTable(_Table):
+    """Rows of one value each."""
+
+    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, context, slots)
+        for group, (rows, values) in restored.items():
+            slot = group - context.first_group
+            self._tables[slot] = {row: self._decoded(one, slot) for row, one in zip(rows, values, strict=True)}
+
+    def get(self) -> Cell | None:
+        """The value of the current key."""
+        context = self.context
+        try:
+            cell = self._tables[context.slot].get(context.row if self._namespaces is None else self._row())
+        except IndexError:
+            raise no_key() from None
+        return cell
+
+    def put(self, cell: Cell) -> None:
+        """Set the value of the current key."""
+        context = self.context
+        slot = context.slot
+        try:
+            if self._made[slot] < context.frozen:
+                self._replace(slot)
+            self._tables[slot][context.row if self._namespaces is None else self._row()] = cell
+        except IndexError:
+            raise no_key() from None
+
+    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+        """The rows in order and their values."""
+        last_ms = self._live_after(now_ms)
+        rows = sorted(table) if last_ms is None else sorted(row for row, cell in table.items() if cell[0] > last_ms)
+        encode = self._codec.encode
+        return rows, [encode(table[row]) for row in rows]
+
+    def _remove_expired(self, slot: int, last_ms: int) -> int:
+        table = self._tables[slot]
+        expired = [row for row, cell in table.items() if cell[0] <= last_ms]
+        if expired:
+            if self._made[slot] < self.context.frozen:
+                self._replace(slot)
+                table = self._tables[slot]
+            for row in expired:
+                del table[row]
+        return min((cell[0] for cell in table.values()), default=self.context.now_ms)
+
+
+class _Held(Generic[Content]):
+    """The list or the map of one key."""
+
+    __slots__ = ("content", "made")
+
+    def __init__(self, content: Content, made: int) -> None:
+        self.content = content
+        self.made = made
+        """The number of snapshots that had been taken when it was made."""
+
+
+class _ContentTable(_Table, Generic[Content]):
+    """Rows of a list or a map each."""
+
+    def _content(self) -> Content | None:
+        """What the current key has, not to be changed."""
+        held: _Held[Content] | None = self._table().get(self._row())
+        return None if held is None else held.content
+
+    def _own_content(self, make: Callable[[], Content]) -> Content:
+        """What the current key has, which no snapshot has; made if there is nothing."""
+        return self._owned(self._own(), self._row(), make)
+
+    def _owned(self, table: dict[bytes, Any], row: bytes, make: Callable[[], Content]) -> Content:
+        held: _Held[Content] | None = table.get(row)
+        if held is None:
+            held = table[row] = _Held(make(), self.context.version)
+        elif held.made < self.context.frozen:
+            held = table[row] = _Held(held.content.copy(), self.context.version)
+        return held.content
+
+    def _entries(self, table: dict[bytes, Any]) -> int:
+        return sum(len(held.content) for held in table.values())
+
+    def _remove_expired(self, slot: int, last_ms: int) -> int:
+        oldest_ms = self.context.now_ms
+        for row, held in list(self._tables[slot].items()):
+            times = [cell[0] for cell in _cells(held.content)]
+            if min(times) <= last_ms:
+                if self._made[slot] < self.context.frozen:
+                    self._replace(slot)
+                if max(times) <= last_ms:
+                    del self._tables[slot][row]
+                    continue
+                self._drop_expired(slot, row, last_ms)
+            oldest_ms = min(oldest_ms, *(time for time in times if time > last_ms))
+        return oldest_ms
+
+    def _drop_expired(self, slot: int, row: bytes, last_ms: int) -> None:
+        """Remove some of the cells of one row."""
+        raise NotImplementedError
+
+
+def _cells(content: list[Any] | dict[bytes, Any]) -> Sequence[Any]:
+    return list(content.values()) if isinstance(content, dict) else content
+
+
+class _ListTable(_ContentTable[list[Any]]):
+    """Rows of elements in order."""
+
+    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, context, slots)
+        for group, (rows, values) in restored.items():
+            slot = group - context.first_group
+            table = self._tables[slot]
+            for row, one in zip(rows, values, strict=True):
+                end = split_row(row)
+                if len(row) != end + _PLACE_BYTES:
+                    raise SnapshotCorrupt(f"a row of the list state {self.name!r} has no place")
+                self._owned(table, row[:end], list).append(self._decoded(one, slot))
+
+    def elements(self) -> list[Cell]:
+        """The elements of the current key."""
+        return list(self._content() or ())
+
+    def append(self, cells: list[Cell]) -> None:
+        """Append elements to those of the current key."""
+        self._own_content(list).extend(cells)
+
+    def replace(self, cells: list[Cell]) -> None:
+        """Replace the elements of the current key."""
+        self._own()[self._row()] = _Held(cells, self.context.version)
+
+    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+        """A row for each element, numbered from 0, and the elements."""
+        last_ms = self._live_after(now_ms)
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        for row in sorted(table):
+            content = table[row].content
+            live = content if last_ms is None else [cell for cell in content if cell[0] > last_ms]
+            rows += [row + place.to_bytes(_PLACE_BYTES, "big") for place in range(len(live))]
+            values += map(self._codec.encode, live)
+        return rows, values
+
+    def _drop_expired(self, slot: int, row: bytes, last_ms: int) -> None:
+        content = self._owned(self._tables[slot], row, list)
+        content[:] = [cell for cell in content if cell[0] > last_ms]
+
+
+class _MapTable(_ContentTable[dict[bytes, Any]]):
+    """Rows of values by a second key."""
+
+    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, context, slots)
+        for group, (rows, values) in restored.items():
+            slot = group - context.first_group
+            table = self._tables[slot]
+            for row, one in zip(rows, values, strict=True):
+                end = split_row(row)
+                self._owned(table, row[:end], dict)[row[end:]] = self._decoded(one, slot)
+
+    def get(self, key: bytes) -> Cell | None:
+        """The value of a key in the map of the current one."""
+        content = self._content()
+        return None if content is None else content.get(key)
+
+    def put(self, key: bytes, cell: Cell) -> None:
+        """Set the value of a key in the map of the current one."""
+        self._own_content(dict)[key] = cell
+
+    def remove(self, key: bytes) -> None:
+        """Remove a key from the map of the current one, and the map with the last."""
+        content = self._content()
+        if content is None or key not in content:
+            return
+        if len(content) == 1:
+            self.clear()
+        else:
+            del self._own_content(dict)[key]
+
+    def items(self) -> list[tuple[bytes, Cell]]:
+        """The map of the current key."""
+        return list((self._content() or {}).items())
+
+    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+        """A row for each entry, and the values."""
+        last_ms = self._live_after(now_ms)
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        for row in sorted(table):
+            content = table[row].content
+            keys = sorted(key for key, cell in content.items() if last_ms is None or cell[0] > last_ms)
+            rows += [row + key for key in keys]
+            values += [self._codec.encode(content[key]) for key in keys]
+        return rows, values
+
+    def _drop_expired(self, slot: int, row: bytes, last_ms: int) -> None:
+        content = self._owned(self._tables[slot], row, dict)
+        for key in [key for key, cell in content.items() if cell[0] <= last_ms]:
+            del content[key]
+
+
+class _HeapResources(KeyedSnapshotResources):
+    """The dictionaries at one instant, and what encodes them."""
+
+    def __init__(self, backend: HeapBackend, version: int, tables: dict[str, _Table]) -> None:
+        self.infos = backend.infos
+        self.key_codec = backend.key_codec
+        self.groups = backend.groups
+        self.max_parallelism = backend.max_parallelism
+        self._backend = backend
+        self._version = version
+        self._now_ms = backend.context.now_ms
+        self._tables = tables
+        self._frozen = {name: table.frozen() for name, table in tables.items()}
+        self._carried = backend.carried()
+
+    def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
+        """The states that have rows in a key group, encoded."""
+        for state_id, info in enumerate(self.infos):
+            if info.name in self._tables:
+                table = self._frozen[info.name][group - self.groups.first]
+                pairs = self._tables[info.name].pairs(table, self._now_ms) if table else ([], [])
+            else:
+                pairs = self._carried[info.name].get(group, ([], []))
+            if pairs[0]:
+                yield state_id, pairs
+
+    def release(self) -> None:
+        """Let the thread that changes state change these dictionaries again."""
+        self._frozen = {}
+        self._backend.release(self._version)
+
+
+class HeapBackend(KeyedStateBackend):
+    """Keyed state of one subtask as Python's own objects, as large as its memory.
+
+    A value whose codec says that it cannot change (``ImmutableCodec``) is held and given out as it is; any other is
+    copied on both ways. One thread changes the state; others may write snapshots.
+
+    Args:
+        key_codec: Of the keys.
+        groups: The key groups of this subtask.
+        max_parallelism: The number of key groups of all subtasks; fixed with the first checkpoint.
+        restored: The files of a snapshot that may hold rows of these key groups.
+
+    Raises:
+        ConfigError: The snapshot has other keys or another number of key groups.
+        SnapshotCorrupt: Two files hold the same key group.
+    """
+
+    def __init__(
+        self, key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int, restored: Sequence[KeyedFile] = ()
+    ) -> None:
+        super().__init__(key_codec, groups, max_parallelism, restored)
+        self._open: set[int] = set()
+        self._lock = threading.Lock()
+        self._tables: dict[str, _Table] = {}
+
+    def freeze(self) -> _HeapResources:
+        """Take a view of all rows: their dictionaries, which are copied from now on before they are changed."""
+        with self._lock:
+            self.context.version += 1
+            self._open.add(self.context.version)
+            self.context.frozen = self.context.version
+        return _HeapResources(self, self.context.version, dict(self._tables))
+
+    def release(self, version: int) -> None:
+        """Give up the view that was the so manieth; any thread may."""
+        with self._lock:
+            self._open.discard(version)
+            self.context.frozen = max(self._open, default=0)
+
+    def carried(self) -> dict[str, dict[int, Pairs]]:
+        """The rows of the states that were restored and are not registered."""
+        return {name: pairs for name, (_, pairs) in self._carried.items()}
+
+    def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
+        return self._kept(_CellTable(descriptor, self.context, len(self.groups), restored))
+
+    def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _ListTable:
+        return self._kept(_ListTable(descriptor, self.context, len(self.groups), restored))
+
+    def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
+        return self._kept(_MapTable(descriptor, self.context, len(self.groups), restored))
+
+    def _kept(self, table: TableOf) -> TableOf:
+        self._tables[table.name] = table
+        return table
+
+
+TableOf = TypeVar("TableOf", bound=_Table)
