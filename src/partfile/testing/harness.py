@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from partfile.sink.file_sink import FileSink
     from partfile.sink.rows import Rows
     from partfile.sink.states import SubtaskSnapshot
+    from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.state_file import States
 
 
@@ -64,6 +65,11 @@ class HarnessSnapshot:
 
     checkpoint_id: int
     subtasks: tuple[bytes, ...]
+
+
+def inline_bytes(handle: StateHandle | None) -> bytes:
+    """The bytes of a handle that memory storage has given; none if there is no state."""
+    return handle.data if isinstance(handle, InlineHandle) else b""
 
 
 def check_parallelism(parallelism: int) -> int:
@@ -124,8 +130,7 @@ class OperatorHarness(Generic[Element]):
         encoded = []
         for operator, states in zip(self.operators, self._states, strict=True):
             operator.snapshot(self._newest_id)
-            handle = write_operator_state(states, MemoryStreamFactory())
-            encoded.append(handle.data if isinstance(handle, InlineHandle) else b"")
+            encoded.append(inline_bytes(write_operator_state(states, MemoryStreamFactory())))
         return HarnessSnapshot(self._newest_id, tuple(encoded))
 
     def notify_complete(self, checkpoint_id: int | None = None) -> None:
