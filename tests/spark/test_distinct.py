@@ -16,7 +16,7 @@ import partfile as pf
 from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt
 from partfile.sink import deduplicate
 from partfile.sink.spark import distinct
-from partfile.sink.spark.distinct import KeyAnswer, TaskKeys, key_plan
+from partfile.sink.spark.distinct import KeyAnswer, TaskKeys, by_key, is_in_one_partition, key_plan
 from partfile.sink.states import SeenKeys
 from partfile.snapshot.key_hash import hashes_of
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
@@ -174,6 +174,32 @@ def test_each_key_is_in_the_files_once(spark: SparkSession, tmp_path: Path, form
     assert sum(one.duplicates for one in progress) == 8 * 30 - last
     assert progress[-1].state_keys == last
     assert "errors=0" in told("verify", base)
+
+
+@pytest.mark.spark
+def test_a_batch_in_one_partition_is_not_shuffled(spark: SparkSession, tmp_path: Path) -> None:
+    """One file is written by one task, if nothing else is asked for; a batch that was transformed is shuffled."""
+    write_source(tmp_path / "source", 3)
+    found: dict[int, list[bool]] = {}
+
+    def look(batch: DataFrame, batch_id: int) -> None:
+        plan = key_plan(BY_ID, 1, None, ("integer",), 0)
+        frames = [batch, batch.filter("id >= 0")]
+        planned = [by_key(one, plan)._jdf.queryExecution().executedPlan().toString() for one in frames]
+        found[batch_id] = [*map(is_in_one_partition, frames), *("Exchange" in one for one in planned)]
+
+    query = stream(spark, tmp_path / "source", files=2).writeStream.foreachBatch(look).trigger(**NOW)
+    query.option("checkpointLocation", str(tmp_path / "look")).start().awaitTermination()
+    # Two files, then one.
+    assert found == {0: [False, False, True, True], 1: [True, False, False, True]}
+    for partitions, runs in ((None, 1), (2, 2)):
+        progress: list[pf.BatchProgress] = []
+        options = {} if partitions is None else {"hash_partitions": partitions}
+        sink = make_sink(
+            tmp_path / f"out {runs}", deduplicate=BY_ID, on_progress=progress.append, **IN_FILES, **options
+        )
+        run(sink, stream(spark, tmp_path / "source"), tmp_path, f"spark {runs}")
+        assert progress[0].state_runs == runs
 
 
 @pytest.mark.spark

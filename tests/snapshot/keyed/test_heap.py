@@ -90,6 +90,21 @@ def test_any_number_of_snapshots_may_be_open() -> None:
         change(8 + number)
 
 
+def test_a_snapshot_keeps_its_view_when_another_is_released() -> None:
+    """Also where both have the same dictionaries, because nothing changed between them."""
+    backend, change = filled(20)
+    change(1)
+    expected = bytes_of(backend)
+    for kept, released in ((0, 1), (1, 0)):
+        taken = [backend.freeze(), backend.freeze()]
+        taken[released].release()
+        change(2)
+        assert encode_keyed_state(taken[kept]) == expected
+        taken[kept].release()
+        backend, change = filled(20)
+        change(1)
+
+
 def test_dictionaries_are_copied_only_while_a_snapshot_is_written() -> None:
     """And each only once, before its first change."""
     backend, change = filled(50)

@@ -143,14 +143,17 @@ def key_plan(
 def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
     """Shuffle rows so that all with one key come to one task, in the order in which it takes the first of each.
 
-    The two halves of the hash follow as the last columns.
+    Rows that are in one partition, and go to one task, stay where they are. The two halves of the hash follow as the
+    last columns.
     """
     high, low = hash_expressions(plan.options.columns, plan.kinds)
     # As text of SQL: columns of PySpark's are a hundred calls of the JVM, a tenth of a batch of few rows.
     hashed = df.selectExpr("*", f"{high} AS {_HASHES[0]}", f"{low} AS {_HASHES[1]}")
-    # By ranges of hashes: the keys of a task lie close together in each run, and its own runs overlap with no other's.
-    task = F.expr(f"CAST(shiftright(shiftrightunsigned({_HASHES[0]}, 32) * {plan.partitions}, 32) AS INT)")
-    sent = sent_to_tasks(hashed, plan.partitions, task)
+    sent = hashed
+    if plan.partitions > 1 or not is_in_one_partition(df):
+        # By ranges of hashes: the keys of a task lie close together in a run, and its own runs overlap with no other's.
+        task = F.expr(f"CAST(shiftright(shiftrightunsigned({_HASHES[0]}, 32) * {plan.partitions}, 32) AS INT)")
+        sent = sent_to_tasks(hashed, plan.partitions, task)
     keep = plan.options.keep
     if keep == "any":
         return sent
@@ -159,6 +162,15 @@ def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
         # Arrow's sort, by which plain Python chooses, has what is no number behind all numbers.
         value = F.nanvl(value, F.lit(None))
     return sent.sortWithinPartitions(value.desc_nulls_last() if isinstance(keep, Latest) else value.asc_nulls_last())
+
+
+def is_in_one_partition(df: DataFrame) -> bool:
+    """Whether all rows of a batch are in one partition, as those of one file or of one partition of Kafka are.
+
+    Only a batch as Spark hands it over is looked at: of any other it takes a plan, which costs more than a shuffle.
+    """
+    plan = df._jdf.queryExecution().logical()  # noqa: SLF001 - PySpark itself tells no number without a plan.
+    return plan.getClass().getSimpleName() == "LogicalRDD" and plan.rdd().getNumPartitions() == 1
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -32,7 +32,16 @@ from partfile.sink.deduplicate import checked_kinds
 from partfile.sink.encoded_files import NotItsOwn, SharedJobFailed
 from partfile.sink.layout import RowLayouts, SinkDescription, SubtaskContext
 from partfile.sink.operator import SinkOperator
-from partfile.sink.spark.distinct import KeyAnswer, KeyPlan, TaskKeys, by_key, check_names, quoted, sent_to_tasks
+from partfile.sink.spark.distinct import (
+    KeyAnswer,
+    KeyPlan,
+    TaskKeys,
+    by_key,
+    check_names,
+    is_in_one_partition,
+    quoted,
+    sent_to_tasks,
+)
 from partfile.sink.states import SubtaskSnapshot, assigned_to
 from partfile.snapshot.documents import SubtaskState
 from partfile.snapshot.operator_state import write_operator_state
@@ -326,12 +335,15 @@ def _arrow_field(df: DataFrame, column: StructField) -> pa.Field[Any]:
 def hash_partitions(df: DataFrame, settings: SinkSettings, stands: StreamPosition) -> int | None:
     """Number of partitions that buckets or keys are hashed over: as set, else the engine's; None for no shuffle.
 
-    Of buckets it stays what it was, so that each goes on in the task that has it open; keys belong to no task.
+    Of buckets it stays what it was, so that each goes on in the task that has it open. Keys belong to no task: those of
+    a batch that is in one partition go to one task, which needs no shuffle.
     """
-    if settings.distribution == "none" and settings.deduplicate is None:
+    of_the_engine = int(df.sparkSession.sparkContext.defaultParallelism)
+    if settings.deduplicate is not None:
+        return settings.hash_partitions or (1 if is_in_one_partition(df) else of_the_engine)
+    if settings.distribution == "none":
         return None
-    before = stands.hash_partitions if settings.deduplicate is None else None
-    return settings.hash_partitions or before or int(df.sparkSession.sparkContext.defaultParallelism)
+    return settings.hash_partitions or stands.hash_partitions or of_the_engine
 
 
 @dataclass(frozen=True, slots=True)
