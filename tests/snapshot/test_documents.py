@@ -30,7 +30,7 @@ from partfile.stores.local.store import LocalStore
 from support.sinks.life_cycle import LONG, batch, finished_files, make_sink, rows_of
 from support.sinks.staged_streams import finished_rows, names, staged_sink, staging_files_in
 from support.state.checkpoint_owner import Owner
-from support.state.golden import COUNTERS, GOLDEN, PRESENT, RULES, WORDS
+from support.state.golden import BY_ROW, COUNTERS, GOLDEN, PRESENT, RULES, WORDS
 
 # A damaged document is never believed.
 
@@ -307,6 +307,15 @@ def test_staging_files_have_checksums(golden: Path) -> None:
     ]
     assert len(staging_files) == 2
     assert all(staging_file is not None and staging_file.crc32 is not None for staging_file in staging_files)
+
+
+@pytest.mark.fault("M4")
+def test_a_crashed_sink_that_deduplicates_knows_its_keys(golden: Path) -> None:
+    """What its runs hold is left out; what came after its newest checkpoint is not in them."""
+    with make_sink(golden / "distinct", rolling=LONG, deduplicate=BY_ROW).local() as out:
+        assert out.position == 12
+        out.write(batch(0, 22))
+    assert rows_of(finished_files(golden / "distinct")) == {f"row-{number:04d}": 1 for number in range(22)}
 
 
 @pytest.mark.item("SP-14")

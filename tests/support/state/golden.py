@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import partfile as pf
 from partfile.snapshot.documents import FORMAT_VERSION
 from partfile.snapshot.operator_state import (
     BroadcastStateDescriptor,
@@ -27,6 +28,7 @@ GOLDEN = Path(__file__).parents[2] / "snapshot" / "golden"
 PRESENT = str(FORMAT_VERSION)
 WORDS = ListStateDescriptor("words", JsonCodec())
 COUNTERS = ListStateDescriptor("counters", JsonCodec())
+BY_ROW = pf.Deduplicate("row", ttl="7 days")
 RULES = BroadcastStateDescriptor("rules", JsonCodec(), JsonCodec())
 
 
@@ -39,6 +41,7 @@ def main() -> None:
         root = Path(directory)
         write_sink(root)
         write_staged_sink(root)
+        write_distinct_sink(root)
         write_state(root)
         for lock in root.rglob("_marker"):
             lock.unlink()
@@ -72,6 +75,18 @@ def write_staged_sink(root: Path) -> None:
         staging_files.are_readable = False
     out.write(batch(4, 2))
     out.checkpoint(6)
+    out.close()
+
+
+def write_distinct_sink(root: Path) -> None:
+    """A sink that crashed with two runs of keys, one of them of keys of several times."""
+    out = make_sink(root / "distinct", rolling=LONG, deduplicate=BY_ROW, inline_threshold_bytes=0).local().open()
+    out.write(batch(0, 4))
+    out.checkpoint(4)
+    for first in (2, 5):
+        out.write(batch(first, 4))
+    out.checkpoint(12)
+    out.write(batch(20, 2))
     out.close()
 
 
