@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.spark.cluster import standalone_cluster
+from support.spark.drivers import STREAMS
 from support.spark.streams import expected, ids_by_duckdb, write_source
 from support.spark.watcher import Watcher
 
@@ -39,7 +40,9 @@ def attempts(root: Path) -> list[dict[str, int]]:
 
 
 @pytest.mark.fault("K17", "D2", "D13")
-def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path) -> None:
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("more", STREAMS.values(), ids=STREAMS)
+def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path, more: dict[str, Any]) -> None:
     """An executor dies with its shuffle files: a partition runs again beside its first run, both with attempt 0."""
     rows = write_source(tmp_path / "source", 4, rows_a_file=40)
     with Watcher(tmp_path / "out"):
@@ -50,6 +53,7 @@ def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path)
             row=90,
             files=2,
             repartition=2,
+            **more,
         )
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
     first_attempts = [(one["stage"], one["partition"]) for one in attempts(tmp_path) if one["attempt"] == 0]
@@ -57,7 +61,9 @@ def test_a_fetch_failure_runs_one_partition_twice_with_attempt_0(tmp_path: Path)
 
 
 @pytest.mark.fault("D2")
-def test_a_speculative_twin_doubles_nothing(tmp_path: Path) -> None:
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("more", STREAMS.values(), ids=STREAMS)
+def test_a_speculative_twin_doubles_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
     """A slow task gets a twin: whichever is acknowledged, its rows are there once, and the other's nowhere."""
     rows = write_source(tmp_path / "source", 4, rows_a_file=40)
     speculation = {
@@ -76,6 +82,7 @@ def test_a_speculative_twin_doubles_nothing(tmp_path: Path) -> None:
             row=90,
             spark=speculation,
             repartition=2,
+            **more,
         )
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
     tasks = [(one["stage"], one["partition"]) for one in attempts(tmp_path)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.processes.deadline import wait_until
-from support.spark.drivers import Driver, copy_checkpoint
+from support.spark.drivers import STREAMS, Driver, copy_checkpoint
 from support.spark.streams import Once, expected, finished, ids_by_duckdb, make_sink, stream, write_source
 from support.spark.watcher import Watcher
 
@@ -36,15 +36,17 @@ def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.fault("D9")
-def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path) -> None:
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("more", STREAMS.values(), ids=STREAMS)
+def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path, more: dict[str, Any]) -> None:
     """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
     rows = write_source(tmp_path / "source", 30, rows_a_file=20)
     with Watcher(tmp_path / "out"):
-        first = start_driver(tmp_path)
+        first = start_driver(tmp_path, **more)
         assert first.wait_for("end 2") is not None
         os.kill(first.process.pid, signal.SIGSTOP)
         copy_checkpoint(tmp_path / "spark", tmp_path / "copy")
-        second = start_driver(tmp_path, checkpoint="copy")
+        second = start_driver(tmp_path, checkpoint="copy", **more)
         assert second.wait_for("end") is not None
         os.kill(first.process.pid, signal.SIGCONT)
         assert second.finish() == "done"

@@ -29,6 +29,12 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "kill_driver.py"
 _DYING_WITH_US = (sys.executable, str(PROGRAM.with_name("die_with_owner.py")))
 _LONGEST_RUN_S = 300
 
+STREAMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "distinct": {"deduplicate": "id", "options": {"inline_threshold_bytes": 0}},
+}
+"""Jobs of tests that are for any stream, by name: one remembers keys, in files."""
+
 
 class Driver:
     """A running ``kill_driver.py``.
