@@ -119,7 +119,8 @@ def _hashes(columns: Sequence[pa.Array[Any]]) -> Hashes:
     chains = np.full((2, rows), SEED, np.uint64)
     chains[1] = _of_halves(np.full(rows, SECOND, np.uint64), chains[1])
     is_null = np.ones(rows, np.bool_)
-    for column in columns:
+    # Decoded first: what is null in a dictionary, or in a run, is no null of the array around it.
+    for column in map(decoded, columns):
         kind = kind_of(column.type)
         if kind is None:
             raise TypeError(f"no key has the type {column.type}")
@@ -130,6 +131,13 @@ def _hashes(columns: Sequence[pa.Array[Any]]) -> Hashes:
         hashed = _values(column, kind).hashed(marked)
         chains = np.where(nulls, marked, hashed) if nulls.any() else hashed
     return Hashes(chains[0], chains[1], is_null)
+
+
+def decoded(column: pa.Array[Any]) -> pa.Array[Any]:
+    """A column with a value for each row, whatever its encoding."""
+    if pat.is_dictionary(column.type):
+        return column.dictionary_decode()
+    return pc.run_end_decode(column) if pat.is_run_end_encoded(column.type) else column
 
 
 class _Words(NamedTuple):
@@ -164,10 +172,6 @@ class _Bytes(NamedTuple):
 
 def _values(column: pa.Array[Any], kind: str) -> _Words | _Halves | _Bytes:
     """The values of a column in the form that is hashed, which is Spark's of the widest type of the kind."""
-    if pat.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    elif pat.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
     name = kind.partition("(")[0]
     if name in {"string", "binary"}:
         return _bytes_of(column)
@@ -193,7 +197,7 @@ def values_as_bytes(column: pa.Array[Any]) -> list[bytes]:
     """The bytes of each value of a column that are hashed.
 
     Args:
-        column: Without nulls, of a type that has a ``kind_of``.
+        column: Without nulls and decoded, of a type that has a ``kind_of``.
     """
     values = _values(column, kind_of(column.type) or "")
     if isinstance(values, _Bytes):

@@ -11,12 +11,13 @@ import pytest
 
 from partfile.errors import SnapshotCancelled, SnapshotCorrupt, UnencodableState
 from partfile.snapshot.documents import FileHandle
-from partfile.snapshot.keyed.codecs import Int64Codec, PairCodec
+from partfile.snapshot.keyed.codecs import ImmutableCodec, Int64Codec, PairCodec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
 from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
+from partfile.snapshot.state_file import CodecInfo
 from partfile.snapshot.strategy import LocalCopies, SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory, MemoryStreamFactory
 from partfile.stores.local.store import LocalStore
@@ -182,26 +183,31 @@ def test_a_snapshot_that_fails_or_is_cancelled_leaves_no_file_and_no_view(tmp_pa
     backend = backend_of()
     may_encode = threading.Event()
 
-    def encode(value: str) -> bytes:
-        if value == "bad":
-            raise ValueError("no form")
-        if value == "slow":
-            may_encode.wait(30)
-        return value.encode()
-
-    class Unchecked(PairCodec[str]):
+    class Unchecked(ImmutableCodec[str]):
         """Finds out at the asynchronous part alone."""
+
+        info = CodecInfo(name="unchecked", version=1)
 
         def copy(self, value: str) -> str:
             return value
 
-    state = backend.value_state(ValueStateDescriptor("text", Unchecked("text", encode, bytes.decode)))
+        def encode(self, value: str) -> bytes:
+            if value == "bad":
+                raise UnencodableState("no form")
+            if value == "slow":
+                may_encode.wait(30)
+            return value.encode()
+
+        def decode(self, data: bytes) -> str:
+            return data.decode()
+
+    state = backend.value_state(ValueStateDescriptor("text", Unchecked()))
     backend.set_current_key("a")
     with LocalStore(str(tmp_path)) as store, ThreadPoolExecutor(1) as pool:
         streams = FileStreamFactory(store, "job", 1, inline_threshold_bytes=0)
         runner = StrategyRunner(KeyedStateStrategy(backend), pool)
         state.update("bad")
-        with pytest.raises(UnencodableState, match="cannot encode 'bad': no form"):
+        with pytest.raises(UnencodableState, match=r"state 'text', key group [0-9]+, codec 'unchecked': no form"):
             runner.snapshot(1, 0, streams, CHECKPOINT).result()
         state.update("slow")
         running = runner.snapshot(2, 0, streams, CHECKPOINT)

@@ -115,6 +115,12 @@ def test_damage_is_noticed(data: st.DataObject) -> None:
             KeyedFile(damaged, "file")
 
 
+KEY = next(letter for letter in "abcdefgh" if group_of_hash(TEXT_KEYS.locate(letter)[1], 2) == 0).encode()
+OTHER = next(letter for letter in "abcdefgh" if group_of_hash(TEXT_KEYS.locate(letter)[1], 2) == 1).encode()
+"""Of the first key group of two, and of the second."""
+ROW = b"\1" + KEY + b"\0"
+
+
 def made_up(blocks: bytes, **changes: Any) -> bytes:
     """A document with the right checksum and one state."""
     index = {
@@ -136,9 +142,7 @@ def made_up(blocks: bytes, **changes: Any) -> bytes:
     return encode_body(keyed_file.SCHEMA, json.dumps(index).encode(), b"\n", blocks)
 
 
-def block(
-    state_id: int = 0, count: int = 1, rows: bytes = b"\1a\0", values: bytes = b"12345678", **lengths: int
-) -> bytes:
+def block(state_id: int = 0, count: int = 1, rows: bytes = ROW, values: bytes = b"12345678", **lengths: int) -> bytes:
     """A block of one row."""
     row_length, value_length = lengths.get("row", len(rows)), lengths.get("value", len(values))
     sizes = struct.pack("<4Q", state_id, count, lengths.get("rows", len(rows)), lengths.get("values", len(values)))
@@ -186,12 +190,50 @@ def test_made_up_rows_are_refused(blocks: bytes) -> None:
         backend_of_two(made_up(blocks))
 
 
-@pytest.mark.parametrize("rows", [b"\5a\0", b"\1a", b"", b"\1a\0"])
+LIST_ROWS = [b"\5a\0", b"\1a", b"", ROW, ROW + bytes(7), ROW + bytes(7) + b"\1", ROW[:-1] + b"\1a" + bytes(8)]
+
+
+@pytest.mark.parametrize("rows", [*LIST_ROWS, b"\1" + OTHER + bytes(9), b"\x80\0\0\1" + KEY + bytes(9)])
 def test_rows_that_are_no_rows_of_a_list_are_refused(rows: bytes) -> None:
-    """They end within the key, or have no place."""
+    """They end within the key, have no place or a wrong one, a namespace, or a key of another key group."""
     data = made_up(block(rows=rows, values=b"x"), states=[info("list", "text")])
     with pytest.raises(SnapshotCorrupt):
         backend_of_two(data).list_state(ListStateDescriptor("list", TextCodec()))
+
+
+@pytest.mark.parametrize("rows", [b"", b"\xff\xff", ROW + b"x", b"\1" + OTHER + b"\0"])
+def test_rows_that_are_no_rows_of_values_are_refused(rows: bytes) -> None:
+    """Before the state has any."""
+    with pytest.raises(SnapshotCorrupt):
+        backend_of_two(made_up(block(rows=rows))).value_state(ValueStateDescriptor("value", Int64Codec()))
+
+
+def test_rows_that_do_not_ascend_are_refused() -> None:
+    """Two that are equal, or in another order: one of them would be lost."""
+    for first, second in ((ROW, ROW), (b"\1z\0", ROW)):
+        sizes = struct.pack("<4Q", 0, 2, len(first) + len(second), 16) + struct.pack(
+            "<4I", len(first), len(second), 8, 8
+        )
+        with pytest.raises(SnapshotCorrupt, match="the rows in key group 0 do not ascend"):
+            backend_of_two(made_up(sizes + first + second + bytes(16)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"type": "OPERATOR", "mode": "split"},
+        {"type": "PRIORITY_QUEUE"},
+        {"options": {"kind": "heap", "expires": "no"}},
+        {"options": {"kind": "value", "expires": "perhaps"}},
+        {"options": {"kind": "value"}},
+        {"codecs": {}},
+        {"codecs": {"element": {"name": "int64", "version": 1}, "key": {"name": "key/string", "version": 1}}},
+    ],
+)
+def test_a_state_that_is_no_keyed_state_is_refused(changes: dict[str, Any]) -> None:
+    """Of operators, of timers, or of a kind that there is not."""
+    with pytest.raises(SnapshotCorrupt, match="'value' is no keyed state"):
+        backend_of_two(made_up(block(), states=[info("value", "int64") | changes]))
 
 
 def info(kind: str, codec: str) -> dict[str, Any]:

@@ -139,7 +139,8 @@ def test_a_key_that_does_not_fit_is_refused() -> None:
 
 def test_a_kind_that_no_key_has_is_refused() -> None:
     """Floats, times in nanoseconds, nothing at all."""
-    for kind in ("float", "timestamp_ns", "decimal()", "decimal(x)", "decimal(2", ""):
+    kinds: list[Any] = ["float", "timestamp_ns", "decimal()", "decimal(x)", "decimal(2", "", "decimal(07)", 3]
+    for kind in [*kinds, "decimal(39)", "decimal(99999999)", "decimal(\u0663)"]:
         with pytest.raises(ConfigError, match="no key is of kind"):
             KeyCodec(kind)
     with pytest.raises(ConfigError, match="at least one kind"):
@@ -155,6 +156,31 @@ def test_columns_of_another_kind_or_with_nulls_are_refused() -> None:
     with pytest.raises(ConfigError, match="a key is null"):
         KeyCodec("integer").locate_all([pa.array([1, None])])
     assert KeyCodec("integer").locate_all([pa.array([], pa.int8())])[0] == []
+    with pytest.raises(ConfigError, match="the columns of keys have 2, 1 rows"):
+        KeyCodec("integer", "integer").locate_all([pa.array([1, 2]), pa.array([1])])
+    with pytest.raises(ConfigError, match="a key cannot be of the kind timestamp"):
+        KeyCodec("timestamp").locate_all([pa.array([1 << 62], pa.timestamp("s", "UTC"))])
+
+
+def test_a_null_within_an_encoded_column_is_a_null() -> None:
+    """In a dictionary, or in a run: the array around it knows nothing of it."""
+    columns = [
+        pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["x", None])),
+        pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), pa.array(["x", None])),
+    ]
+    for column in columns:
+        with pytest.raises(ConfigError, match="a key is null"):
+            KeyCodec("string").locate_all([column])
+        assert hashes_of([column]).is_null.tolist() == [one is None for one in column.to_pylist()]
+    whole = pa.chunked_array([["x"], ["y"]])
+    assert KeyCodec("string").locate_all([whole])[0] == [b"x", b"y"]
+
+
+def test_a_key_that_could_not_be_given_back_is_refused() -> None:
+    """Beyond Python's years in UTC."""
+    with pytest.raises(ConfigError, match="date value out of range"):
+        KeyCodec("timestamp").encode(datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=5))))
+    assert KeyCodec("decimal(2)").encode(Decimal("0E+100")) == KeyCodec("decimal(2)").encode(Decimal(0))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +192,11 @@ def test_columns_of_another_kind_or_with_nulls_are_refused() -> None:
         (("timestamp",), b"\xff" * 7 + b"\x7f"),
         (("string",), b"\xff"),
         (("string", "string"), b"\1a"),
+        (("string", "string"), b"\x80\0\0\1a\1b"),
+        (("decimal(2)",), b""),
+        (("decimal(2)",), b"\0\0"),
+        (("decimal(2)",), b"\x7f" * 16),
+        (("decimal(2)",), b"\x7f" * 10**6),
         (("string", "string"), b"\1a\1b\0"),
         (("string", "string"), b"\1a\2b"),
     ],

@@ -225,6 +225,8 @@ def test_without_a_key_or_with_another_subtask_s_there_is_no_state(backend: Keye
         *(state.clear for state in states),
         lambda: backend.current_key,
     ]
+    with pytest.raises(ConfigError, match="without a key"):
+        states[0].update("no integer")
     for access in accesses:
         with pytest.raises(ConfigError, match="keyed state was asked for without a key"):
             access()
@@ -298,6 +300,25 @@ def test_keys_of_several_columns() -> None:
     assert state.value_batch(keys) == [11, None]
 
 
+@pytest.mark.parametrize("now_ms", [1.5, -1, 1 << 62, True, None])
+def test_a_time_that_no_snapshot_could_hold_is_refused(backend: KeyedStateBackend, now_ms: Any) -> None:
+    """When it is told, not when the next snapshot is written."""
+    with pytest.raises(ConfigError, match="it must be whole milliseconds since 1970"):
+        backend.advance_time(now_ms)
+
+
+@pytest.mark.parametrize("value", [{"x": float("nan")}, {"x": {1, 2}}, {1: 2}, [object()]])
+def test_json_is_checked_when_it_is_given(backend: KeyedStateBackend, value: Any) -> None:
+    """By state, key group and codec; later nobody knows where it came from."""
+    state = backend.value_state(ValueStateDescriptor("json", JsonCodec()))
+    backend.set_current_key("a")
+    with pytest.raises(UnencodableState, match=r"state 'json', key group [0-9]+, codec 'json'"):
+        state.update(value)
+    assert state.value() is None
+    state.update((1, 2))  # type: ignore[arg-type]
+    assert state.value() == [1, 2]
+
+
 # Registration.
 
 
@@ -309,6 +330,19 @@ def test_a_name_stands_for_one_state(backend: KeyedStateBackend) -> None:
     assert [info.name for info in file_of(backend).infos] == ["value"]
     with pytest.raises(ConfigError, match="is registered as value state and asked for as reducing state"):
         backend.reducing_state(ReducingStateDescriptor("value", Int64Codec(), max))
+    backend.list_state(list_of(MINUTE))
+    with pytest.raises(ConfigError, match="state 'list' is registered with another time to live"):
+        backend.list_state(list_of(READ))
+
+
+def test_a_state_that_no_snapshot_could_name_is_refused(backend: KeyedStateBackend) -> None:
+    """Without a name or with one that is too long, without a codec, or one too many."""
+    for name in ("", "n" * 300):
+        with pytest.raises(ConfigError, match="has no name or codec that a snapshot can hold"):
+            backend.value_state(ValueStateDescriptor(name, Int64Codec()))
+    with pytest.raises(ConfigError, match="has no name or codec that a snapshot can hold"):
+        backend.value_state(ValueStateDescriptor("value", None))  # type: ignore[arg-type]
+    assert backend.infos == ()
 
 
 @pytest.mark.item("KS-11")

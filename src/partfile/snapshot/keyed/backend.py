@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ValidationError
+
 from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt
 from partfile.snapshot.keyed.descriptors import (
     AggregatingStateDescriptor,
@@ -37,7 +39,9 @@ from partfile.snapshot.keyed.states import (
     TtlReducingState,
     TtlValueState,
     ValueState,
+    no_key,
 )
+from partfile.snapshot.state_file import MAX_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, Pairs
     from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
     from partfile.snapshot.keyed.states import CellRows, ListRows, MapRows, Rows
+    from partfile.snapshot.keyed.ttl import Ttl
     from partfile.snapshot.state_file import StateMetaInfo
 
 
@@ -97,6 +102,7 @@ class KeyedStateBackend(ABC):
         self.context = KeyContext(groups.first)
         self._states: dict[str, Any] = {}
         self._infos: dict[str, StateMetaInfo] = {}
+        self._ttls: dict[str, Ttl | None] = {}
         self._carried = _carried(restored, key_codec, groups, max_parallelism)
         self._charged: list[Expiry] = []
         self._expiries: list[Expiry] = []
@@ -159,7 +165,14 @@ class KeyedStateBackend(ABC):
 
         Args:
             now_ms: In milliseconds since 1970; the time of a batch, so that a batch that is repeated does the same.
+
+        Raises:
+            ConfigError: It is no whole number of milliseconds since 1970.
         """
+        if type(now_ms) is not int or not 0 <= now_ms < 1 << 62:
+            raise ConfigError(
+                f"now_ms is {now_ms!r}; it must be whole milliseconds since 1970", hint="Write int(now_ms)."
+            )
         self.context.now_ms = max(self.context.now_ms, now_ms)
         for expiry in self._expiries:
             expiry.last_ms = self.context.now_ms - expiry.duration_ms
@@ -225,10 +238,26 @@ class KeyedStateBackend(ABC):
                 f"{descriptor!r} describes no keyed state of {type(self).__name__}",
                 hint="Write for instance ValueStateDescriptor(name='count', codec=Int64Codec()).",
             )
-        info = info_of(descriptor)
+        try:
+            info = info_of(descriptor)
+        except (ValidationError, AttributeError) as error:
+            raise ConfigError(
+                f"the state {descriptor.name!r} has no name or codec that a snapshot can hold: {error}",
+                hint="Write for instance ValueStateDescriptor(name='count', codec=Int64Codec()).",
+            ) from error
         if descriptor.name in self._states:
             check_same_keyed_state(self._infos[descriptor.name], info, "registered")
+            if self._ttls[descriptor.name] != descriptor.ttl:
+                raise ConfigError(
+                    f"state {descriptor.name!r} is registered with another time to live",
+                    hint=f"Write ttl={self._ttls[descriptor.name]!r}, or take another name: name=NAME",
+                )
             return self._states[descriptor.name]
+        if len(self.infos) >= MAX_STATES and descriptor.name not in self._carried:
+            raise ConfigError(
+                f"an operator has {MAX_STATES} states, and no room for {descriptor.name!r}",
+                hint="Keep several values in one state: MapStateDescriptor(name='all', ...)",
+            )
         restored: dict[int, Pairs] = {}
         if descriptor.name in self._carried:
             known, restored = self._carried[descriptor.name]
@@ -236,6 +265,7 @@ class KeyedStateBackend(ABC):
         state = self._opened(descriptor, restored)
         self._carried.pop(descriptor.name, None)
         self._infos[descriptor.name], self._states[descriptor.name] = info, state
+        self._ttls[descriptor.name] = descriptor.ttl
         return state
 
     def _opened(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> Any:
@@ -272,20 +302,6 @@ class KeyedStateBackend(ABC):
             f"{what} is of key group {group}; this subtask has {self.groups.first} to {self.groups.last}",
             hint="Send each row to the subtask of its key: subtask_of_group(group, parallelism, max_parallelism).",
         )
-
-
-def no_key() -> ConfigError:
-    """The error of an access without a key."""
-    return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
-
-
-def split_row(row: bytes) -> int:
-    """Where the part of a row behind its key and namespace begins: a map's own key, or the place in a list.
-
-    Raises:
-        SnapshotCorrupt: It ends before.
-    """
-    return end_of_piece(row, end_of_piece(row, 0)[1])[1]
 
 
 def _carried(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgpack
 import pyarrow as pa
+import pyarrow.types as pat
 
-from partfile.errors import SnapshotCorrupt, UnencodableState
+from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
 from partfile.snapshot.state_file import CodecInfo
 from partfile.stores.checksums import crc32_of
 
@@ -31,6 +32,20 @@ _TIME_BYTES = 8
 _MIN_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_DECIMAL_FORM = Context()
+"""How decimals are written, whatever the context of the thread says."""
+
+
+def round_trip(codec: Codec[Value], value: Value) -> Value:
+    """A value of its own, as it comes back after a restore.
+
+    Raises:
+        UnencodableState: It does not come back, or has no form.
+    """
+    try:
+        return codec.decode(codec.encode(value))
+    except SnapshotCorrupt as error:
+        raise UnencodableState(f"a value does not come back: {error.message}") from error
 
 
 class ImmutableCodec(Generic[Value]):
@@ -39,7 +54,7 @@ class ImmutableCodec(Generic[Value]):
     info: CodecInfo
 
     def copy(self, value: Value) -> Value:
-        """The value itself.
+        """The value itself, or one that is equal and cannot change.
 
         Raises:
             UnencodableState: It is none of this codec.
@@ -242,7 +257,7 @@ class DecimalCodec(ImmutableCodec[Decimal]):
 
     def encode(self, value: Decimal) -> bytes:
         """Its digits as text."""
-        return str(value).encode()
+        return _DECIMAL_FORM.to_sci_string(value).encode()
 
     def decode(self, data: bytes) -> Decimal:
         """The decimal again.
@@ -254,8 +269,8 @@ class DecimalCodec(ImmutableCodec[Decimal]):
             value = Decimal(data.decode())
         except (UnicodeDecodeError, InvalidOperation) as error:
             raise _corrupt(data, "a decimal", error) from error
-        if not value.is_finite():
-            raise SnapshotCorrupt(f"{value} is no finite decimal")
+        if not value.is_finite() or self.encode(value) != data:
+            raise SnapshotCorrupt(f"a value of {len(data)} bytes is no finite decimal as this codec writes it")
         return value
 
 
@@ -270,8 +285,11 @@ class TimestampCodec(ImmutableCodec[datetime]):
         Raises:
             UnencodableState: It is no ``datetime``, or has no time zone.
         """
-        if type(value) is datetime and value.tzinfo is not None:
-            return value if value.tzinfo is UTC else value.astimezone(UTC)
+        try:
+            if type(value) is datetime and value.utcoffset() is not None:
+                return value if value.tzinfo is UTC else value.astimezone(UTC)
+        except OverflowError as error:
+            raise UnencodableState(f"{value!r} is beyond the years that Python has in UTC") from error
         raise _refused(value, "a datetime with a time zone")
 
     def encode(self, value: datetime) -> bytes:
@@ -295,14 +313,25 @@ class ArrowCodec(ImmutableCodec[pa.RecordBatch]):
 
     Args:
         schema: Of each batch; another one is another codec.
+
+    Raises:
+        ConfigError: A column is encoded with a dictionary, which the form of a batch leaves out.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
+        encoded = [one.name for one in schema if _has_dictionary(one.type)]
+        if encoded:
+            raise ConfigError(
+                f"column {encoded[0]!r} of a record batch in state is encoded with a dictionary",
+                hint=f"Cast it to the type of its values: column.cast({schema.field(encoded[0]).type}.value_type)"
+                if pat.is_dictionary(schema.field(encoded[0]).type)
+                else "Cast the values within it: column.cast(TYPE)",
+            )
         self._schema = schema
         self.info = CodecInfo(name=f"arrow/{crc32_of(schema.serialize()):08x}", version=1)
 
     def copy(self, value: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch itself.
+        """An equal batch in memory of its own: another program's, such as NumPy's, may change.
 
         Raises:
             UnencodableState: It is no record batch, or has another schema.
@@ -311,7 +340,7 @@ class ArrowCodec(ImmutableCodec[pa.RecordBatch]):
             raise _refused(value, "a record batch")
         if not value.schema.equals(self._schema):
             raise UnencodableState(f"the record batch has the columns {value.schema.names} of another schema")
-        return value
+        return round_trip(self, value)
 
     def encode(self, value: pa.RecordBatch) -> bytes:
         """Its IPC message, without the schema."""
@@ -332,8 +361,13 @@ class ArrowCodec(ImmutableCodec[pa.RecordBatch]):
         return batch
 
 
+def _has_dictionary(data_type: pa.DataType) -> bool:
+    inner = [data_type.field(at).type for at in range(data_type.num_fields)]
+    return pat.is_dictionary(data_type) or any(map(_has_dictionary, inner))
+
+
 class MsgpackCodec:
-    """Values of msgpack: None, bool, int, float, str, bytes, and lists and dictionaries of these.
+    """Values of msgpack: None, bool, int, float, str, bytes, its timestamps, and lists and dictionaries of these.
 
     A tuple comes back as a list. Source: https://github.com/msgpack/msgpack/blob/master/spec.md
     """
@@ -344,9 +378,9 @@ class MsgpackCodec:
         """A value of its own.
 
         Raises:
-            UnencodableState: Msgpack has no form for it.
+            UnencodableState: Msgpack has no form for it, or it does not come back.
         """
-        return self.decode(self.encode(value))
+        return round_trip(self, value)
 
     def encode(self, value: Any) -> bytes:
         """The value as msgpack.
@@ -394,8 +428,12 @@ class PairCodec(Generic[Value]):
         self._decode = decode
 
     def copy(self, value: Value) -> Value:
-        """A value of its own: encoded and decoded."""
-        return self.decode(self.encode(value))
+        """A value of its own: encoded and decoded.
+
+        Raises:
+            UnencodableState: The functions do not give it back.
+        """
+        return round_trip(self, value)
 
     def encode(self, value: Value) -> bytes:
         """The value as bytes.

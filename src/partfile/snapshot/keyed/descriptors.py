@@ -108,6 +108,21 @@ def info_of(descriptor: Descriptor) -> StateMetaInfo:
     return StateMetaInfo(name=descriptor.name, type="KEY_VALUE", mode="key-groups", codecs=codecs, options=options)
 
 
+_KINDS = {"value", "list", "map", "reducing", "aggregating"}
+
+
+def is_keyed_state(info: StateMetaInfo) -> bool:
+    """Whether a description in a snapshot is one that ``info_of`` makes."""
+    is_map = info.options.get("kind") == "map"
+    return (
+        info.type == "KEY_VALUE"
+        and info.options.keys() == {"kind", "expires"}
+        and info.options["kind"] in _KINDS
+        and info.options["expires"] in {"yes", "no"}
+        and info.codecs.keys() - {"namespace"} == ({"element", "key"} if is_map else {"element"})
+    )
+
+
 def check_same_keyed_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> None:
     """Refuse a name that stands for another state already.
 

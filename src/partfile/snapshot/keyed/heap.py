@@ -11,14 +11,15 @@ Source: Flink's ``HeapKeyedStateBackend`` and ``CopyOnWriteStateMap``, as of 1.2
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from partfile.errors import ConfigError, SnapshotCorrupt
-from partfile.snapshot.keyed.backend import KeyedStateBackend, no_key, split_row
-from partfile.snapshot.keyed.codecs import ImmutableCodec, TimedCodec
+from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
+from partfile.snapshot.keyed.backend import VOID, KeyedStateBackend
+from partfile.snapshot.keyed.codecs import ImmutableCodec, TimedCodec, round_trip
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
-from partfile.snapshot.keyed.keys import length_head
-from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
+from partfile.snapshot.keyed.keys import end_of_piece, group_of_hash, length_head
+from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE, no_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.descriptors import Descriptor
     from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
     from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
-    from partfile.snapshot.keyed.states import Cell, KeyContext
-    from partfile.snapshot.state_file import Codec
+    from partfile.snapshot.keyed.states import Cell
+    from partfile.snapshot.state_file import Codec, StateMetaInfo
 
 
 Content = TypeVar("Content", bound="list[Any] | dict[bytes, Any]")
@@ -39,15 +40,19 @@ class _Table:
 
     Args:
         descriptor: Of the state.
-        context: The current key and the present.
-        slots: The number of key groups.
+        backend: Whose state it is.
     """
 
-    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int) -> None:
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend) -> None:
+        context, slots = backend.context, len(backend.groups)
+        self._keys = backend.key_codec
+        self._max_parallelism = backend.max_parallelism
         self.name = descriptor.name
         self.context = context
         codec: Codec[Any] = descriptor.codec
         self.codec = codec.info
+        # A codec of values that can change may copy one that it could not write: it is tried when the value is given.
+        self.own: Callable[[Any], Any] = codec.copy if isinstance(codec, ImmutableCodec) else partial(round_trip, codec)
         self.copy: Callable[[Any], Any] = codec.copy
         self.shares = isinstance(codec, ImmutableCodec)
         self.ttl = descriptor.ttl
@@ -79,11 +84,13 @@ class _Table:
             del self._own()[row]
 
     def pay(self, entries: int) -> None:
-        """Look through the next key group once as much has been paid as it has entries."""
-        self._paid += entries
-        if self._paid < self._price:
-            return
-        self._paid -= self._price
+        """Look through the next key groups as far as has been paid for their entries, each once at most."""
+        self._paid = min(self._paid + entries, len(self._tables) * self._price)
+        while self._paid >= self._price:
+            self._paid -= self._price
+            self._look_through()
+
+    def _look_through(self) -> None:
         slot, ttl = self._next_slot, self.ttl
         if ttl is not None and ttl.is_over(self._oldest_ms[slot], self.context.now_ms):
             self._oldest_ms[slot] = self._remove_expired(slot, self.context.now_ms - ttl.duration_ms)
@@ -97,6 +104,20 @@ class _Table:
     def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
         """The rows of a dictionary in order and their values, encoded, without what has expired."""
         raise NotImplementedError
+
+    def _end_of_key(self, row: bytes, group: int) -> int:
+        """Where the part of a restored row behind its key and namespace begins.
+
+        Raises:
+            SnapshotCorrupt: It is no row of this state in this key group.
+        """
+        begin, end = end_of_piece(row, 0)
+        _, end_of_namespace = end_of_piece(row, end)
+        if self._namespaces is None and row[end:end_of_namespace] != VOID:
+            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row has a namespace")
+        if group_of_hash(self._keys.hash_of(row[begin:end]), self._max_parallelism) != group:
+            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row is of another key group")
+        return end_of_namespace
 
     def _row(self) -> bytes:
         if self._namespaces is None:
@@ -151,10 +172,12 @@ class _Table:
 class _CellTable(_Table):
     """Rows of one value each."""
 
-    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int, restored: dict[int, Pairs]) -> None:
-        super().__init__(descriptor, context, slots)
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
-            slot = group - context.first_group
+            slot = group - self.context.first_group
+            if any(self._end_of_key(row, group) != len(row) for row in rows):
+                raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row goes on behind its key")
             self._tables[slot] = {row: self._decoded(one, slot) for row, one in zip(rows, values, strict=True)}
 
     def get(self) -> Cell | None:
@@ -256,16 +279,17 @@ def _cells(content: list[Any] | dict[bytes, Any]) -> Sequence[Any]:
 class _ListTable(_ContentTable[list[Any]]):
     """Rows of elements in order."""
 
-    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int, restored: dict[int, Pairs]) -> None:
-        super().__init__(descriptor, context, slots)
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
-            slot = group - context.first_group
+            slot = group - self.context.first_group
             table = self._tables[slot]
             for row, one in zip(rows, values, strict=True):
-                end = split_row(row)
-                if len(row) != end + _PLACE_BYTES:
-                    raise SnapshotCorrupt(f"a row of the list state {self.name!r} has no place")
-                self._owned(table, row[:end], list).append(self._decoded(one, slot))
+                end = self._end_of_key(row, group)
+                content = self._owned(table, row[:end], list)
+                if row[end:] != len(content).to_bytes(_PLACE_BYTES, "big"):
+                    raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: the places of a list have a gap")
+                content.append(self._decoded(one, slot))
 
     def elements(self) -> list[Cell]:
         """The elements of the current key."""
@@ -299,13 +323,13 @@ class _ListTable(_ContentTable[list[Any]]):
 class _MapTable(_ContentTable[dict[bytes, Any]]):
     """Rows of values by a second key."""
 
-    def __init__(self, descriptor: Descriptor, context: KeyContext, slots: int, restored: dict[int, Pairs]) -> None:
-        super().__init__(descriptor, context, slots)
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
-            slot = group - context.first_group
+            slot = group - self.context.first_group
             table = self._tables[slot]
             for row, one in zip(rows, values, strict=True):
-                end = split_row(row)
+                end = self._end_of_key(row, group)
                 self._owned(table, row[:end], dict)[row[end:]] = self._decoded(one, slot)
 
     def get(self, key: bytes) -> Cell | None:
@@ -368,12 +392,20 @@ class _HeapResources(KeyedSnapshotResources):
         """The states that have rows in a key group, encoded."""
         for state_id, info in enumerate(self.infos):
             if info.name in self._tables:
-                table = self._frozen[info.name][group - self.groups.first]
-                pairs = self._tables[info.name].pairs(table, self._now_ms) if table else ([], [])
+                pairs = self._encoded(info, group)
             else:
                 pairs = self._carried[info.name].get(group, ([], []))
             if pairs[0]:
                 yield state_id, pairs
+
+    def _encoded(self, info: StateMetaInfo, group: int) -> Pairs:
+        table = self._frozen[info.name][group - self.groups.first]
+        try:
+            return self._tables[info.name].pairs(table, self._now_ms) if table else ([], [])
+        except UnencodableState as error:
+            codec = info.codecs["element"].name
+            message = f"state {info.name!r}, key group {group}, codec {codec!r}: {error.message}"
+            raise UnencodableState(message) from error
 
     def release(self) -> None:
         """Let the thread that changes state change these dictionaries again."""
@@ -425,13 +457,13 @@ class HeapBackend(KeyedStateBackend):
         return {name: pairs for name, (_, pairs) in self._carried.items()}
 
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
-        return self._kept(_CellTable(descriptor, self.context, len(self.groups), restored))
+        return self._kept(_CellTable(descriptor, self, restored))
 
     def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _ListTable:
-        return self._kept(_ListTable(descriptor, self.context, len(self.groups), restored))
+        return self._kept(_ListTable(descriptor, self, restored))
 
     def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
-        return self._kept(_MapTable(descriptor, self.context, len(self.groups), restored))
+        return self._kept(_MapTable(descriptor, self, restored))
 
     def _kept(self, table: TableOf) -> TableOf:
         self._tables[table.name] = table

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from operator import lt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from partfile.snapshot.documents import (
     decode_model,
     encode_body,
 )
+from partfile.snapshot.keyed.descriptors import is_keyed_state
 from partfile.snapshot.keyed.keys import MAX_PARALLELISM, KeyGroupRange
 from partfile.snapshot.state_file import MAX_STATES, StateMetaInfo
 from partfile.stores.base import Persisted
@@ -108,6 +110,8 @@ class KeyedFile:
         last = index.first_group + len(index.offsets) - 1
         if last >= index.max_parallelism or len({info.name for info in index.states}) < len(index.states):
             raise self._corrupt("its key groups or states are not those of one subtask")
+        if other := [info.name for info in index.states if not is_keyed_state(info)]:
+            raise self._corrupt(f"{other[0]!r} is no keyed state")
         if index.offsets[0] != 0 or any(start > end for start, end in pairwise(self._offsets)):
             raise self._corrupt("its key groups do not follow each other")
         self.groups = KeyGroupRange(index.first_group, last)
@@ -135,6 +139,8 @@ class KeyedFile:
             lengths = np.frombuffer(self._blocks, "<u4", 2 * count, start)
             start += 2 * _LENGTH_BYTES * count
             rows = self._cut(lengths[:count], start, row_bytes, group)
+            if not all(map(lt, rows, rows[1:])):
+                raise self._corrupt(f"the rows in key group {group} do not ascend")
             values = self._cut(lengths[count:], start + row_bytes, value_bytes, group)
             start = after
             yield self.infos[state_id].name, (rows, values)

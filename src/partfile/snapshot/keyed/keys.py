@@ -9,22 +9,22 @@ Source: Flink's ``KeyGroupRangeAssignment``, as of 1.20, with another hash.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from xxhash import xxh64_intdigest
 
 from partfile.errors import ConfigError, SnapshotCorrupt
-from partfile.snapshot.key_hash import SEED, digits_of, hashes_of, kind_of, mark_of, values_as_bytes
+from partfile.snapshot.key_hash import SEED, decoded, digits_of, hashes_of, kind_of, mark_of, values_as_bytes
 from partfile.snapshot.state_file import CodecInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import pyarrow as pa
 
     Key = Any
     """One value, or a tuple of as many as a codec has kinds."""
@@ -45,6 +45,8 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _DECIMAL_DIGITS = 38
 """Of Spark's and Arrow's decimals."""
+_DECIMAL_BYTES = 16
+_DECIMAL_KIND = re.compile(r"decimal\((0|[1-9][0-9]?)\)")
 _EXACT = Context(prec=2 * _DECIMAL_DIGITS)
 
 
@@ -166,6 +168,8 @@ def end_of_piece(row: bytes, begin: int) -> tuple[int, int]:
         if length >= LONG_HEAD:
             start = begin + _LONG_HEAD_BYTES
             length = int.from_bytes(row[begin:start], "big") & _MAX_PIECE_BYTES
+            if length < LONG_HEAD:
+                raise SnapshotCorrupt("a row of keyed state has a head that is longer than it must be")
         if start + length <= len(row):
             return start, start + length
     raise SnapshotCorrupt("a row of keyed state ends within its key")
@@ -203,9 +207,10 @@ def _boolean_of(data: bytes) -> bool:
 
 
 def _microseconds_of(value: datetime) -> bytes:
-    if value.tzinfo is None:
+    if value.utcoffset() is None:
         raise ValueError("it has no time zone")
-    return _ENCODE_LONG((value - _EPOCH_UTC) // _MICROSECOND)
+    # In UTC it may be beyond the years that Python has, and could not be given back.
+    return _ENCODE_LONG((value.astimezone(UTC) - _EPOCH_UTC) // _MICROSECOND)
 
 
 def _local_microseconds_of(value: datetime) -> bytes:
@@ -236,24 +241,31 @@ KEY_KINDS = (*_KINDS, "decimal(SCALE)")
 """What a key can be made of, as in ``KeyCodec("string", "integer")``."""
 
 
-def _decimal(kind: str) -> _Kind:
-    scale = int(kind.removeprefix("decimal(").removesuffix(")"))
+def _decimal(scale: int) -> _Kind:
 
     def encode(value: Decimal) -> bytes:
         exponent = value.as_tuple().exponent
-        if not isinstance(exponent, int) or exponent < -scale or value.adjusted() >= _DECIMAL_DIGITS - scale:
+        is_too_long = value != 0 and value.adjusted() >= _DECIMAL_DIGITS - scale
+        if not isinstance(exponent, int) or exponent < -scale or is_too_long:
             raise ValueError(f"it is no number of {_DECIMAL_DIGITS} digits, {scale} of them behind the point")
-        return digits_of(value, scale)
+        return digits_of(value or Decimal(0), scale)
 
     def decode(data: bytes) -> Decimal:
-        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+        if len(data) > _DECIMAL_BYTES:
+            raise ValueError(f"it has {len(data)} bytes")
+        value = Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+        if encode(value) != data:
+            raise ValueError("it is written otherwise")
+        return value
 
     return _Kind(Decimal, encode, decode)
 
 
 def _kind(name: str) -> _Kind:
-    is_decimal = name.startswith("decimal(") and name[len("decimal(") : -1].isdecimal() and name.endswith(")")
-    found = _decimal(name) if is_decimal else _KINDS.get(name)
+    # Users without a type checker give anything.
+    scale = _DECIMAL_KIND.fullmatch(str(name))
+    is_decimal = scale is not None and int(scale[1]) <= _DECIMAL_DIGITS
+    found = _decimal(int(scale[1])) if scale is not None and is_decimal else _KINDS.get(name)
     if found is None:
         hint = "Floats, nested values and times in nanoseconds are no keys. Write for instance KeyCodec('string')."
         raise ConfigError(f"no key is of kind {name!r}; there are {', '.join(KEY_KINDS)}", hint=hint)
@@ -333,22 +345,43 @@ class KeyCodec:
         """The bytes of many keys and the first words of their hashes, found column by column.
 
         Args:
-            columns: The columns of the keys, of the kinds of this codec in their order.
+            columns: The columns of the keys, of the kinds of this codec in their order, and of one length.
 
         Raises:
             ConfigError: A column is of another kind, or a key is null.
         """
+        columns = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns]
         kinds = tuple(kind_of(column.type) for column in columns)
         if kinds != self.kinds:
             shown = ", ".join(str(column.type) for column in columns)
             raise self._refused(f"columns of the types {shown} are no keys of the kind {self._shown}")
+        columns = [decoded(column) for column in columns]
+        if len({len(column) for column in columns}) > 1:
+            raise self._refused(f"the columns of keys have {', '.join(str(len(one)) for one in columns)} rows")
         if any(column.null_count for column in columns):
             raise ConfigError("a key is null", hint="Leave such rows out first: batch.filter(column.is_valid())")
-        pieces = [values_as_bytes(column) for column in columns]
-        high = hashes_of(columns).high
+        try:
+            pieces = [values_as_bytes(column) for column in columns]
+            high = hashes_of(columns).high
+        except pa.ArrowInvalid as error:
+            raise self._refused(f"a key cannot be of the kind {self._shown}: {error}") from error
         if len(pieces) == 1:
             return pieces[0], high
         return [b"".join(map(_with_head, row)) for row in zip(*pieces, strict=True)], high
+
+    def hash_of(self, data: bytes) -> int:
+        """The first word of the hash of a key that is given as bytes.
+
+        Raises:
+            SnapshotCorrupt: The bytes are no key of several columns.
+        """
+        if len(self._kinds) == 1:
+            return xxh64_intdigest(data, self._seed)
+        hashed, at = SEED, 0
+        for mark in self._marks:
+            begin, at = end_of_piece(data, at)
+            hashed = xxh64_intdigest(data[begin:at], xxh64_intdigest(mark, hashed))
+        return hashed
 
     @property
     def _shown(self) -> str:

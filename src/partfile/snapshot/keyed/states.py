@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from partfile.errors import ConfigError, UnencodableState
+from partfile.errors import ConfigError, PartfileError, UnencodableState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -94,6 +94,11 @@ class KeyContext:
             self.slot = self.NO_KEY
 
 
+def no_key() -> ConfigError:
+    """The error of an access without a key."""
+    return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
+
+
 class Rows(Protocol):
     """The rows of one state, of which the current key and namespace have at most one."""
 
@@ -101,12 +106,14 @@ class Rows(Protocol):
     context: KeyContext
     codec: CodecInfo
     """Of the values."""
-    copy: Callable[[Any], Any]
-    """Makes a value of what a user gives or gets that no later change of it reaches.
+    own: Callable[[Any], Any]
+    """Makes a value of what a user gives that no later change reaches, and that a snapshot can hold.
 
     Raises:
         UnencodableState: The codec has no form for it.
     """
+    copy: Callable[[Any], Any]
+    """Makes a value for the user of what the rows hold."""
     shares: bool
     """Whether a user may have the values that rows give out, because they cannot change or are new."""
 
@@ -131,7 +138,7 @@ class CellRows(Rows, Protocol):
         """The value; None if there is none."""
 
     def put(self, cell: Cell) -> None:
-        """Set the value, which ``copy`` has made."""
+        """Set the value, which ``own`` has made."""
 
 
 class ListRows(Rows, Protocol):
@@ -141,10 +148,10 @@ class ListRows(Rows, Protocol):
         """The elements, in a list of the caller's own."""
 
     def append(self, cells: list[Cell]) -> None:
-        """Append elements, which ``copy`` has made."""
+        """Append elements, which ``own`` has made."""
 
     def replace(self, cells: list[Cell]) -> None:
-        """Replace all elements by others, at least one, which ``copy`` has made."""
+        """Replace all elements by others, at least one, which ``own`` has made."""
 
 
 class MapRows(Rows, Protocol):
@@ -154,7 +161,7 @@ class MapRows(Rows, Protocol):
         """The value of a key; None if there is none."""
 
     def put(self, key: bytes, cell: Cell) -> None:
-        """Set the value of a key, which ``copy`` has made."""
+        """Set the value of a key, which ``own`` has made."""
 
     def remove(self, key: bytes) -> None:
         """Remove a key; one that is absent counts as removed."""
@@ -173,6 +180,7 @@ class KeyedState:
     def __init__(self, rows: Rows) -> None:
         self._all_rows = rows
         self._context = rows.context
+        self._own = rows.own
         self._copy = rows.copy
         self._shares = rows.shares
         self.name = rows.name
@@ -197,7 +205,7 @@ class KeyedState:
                 f"{what} of the state {self.name!r} is None", hint="None stands for what is absent: call clear()"
             )
         try:
-            return self._copy(value)
+            return self._own(value)
         except UnencodableState as error:
             raise self._refused(error) from error
 
@@ -205,8 +213,10 @@ class KeyedState:
         """A held value as the user may have it."""
         return value if self._shares or value is None else self._copy(value)
 
-    def _refused(self, error: UnencodableState) -> UnencodableState:
+    def _refused(self, error: UnencodableState) -> PartfileError:
         context, codec = self._context, self._all_rows.codec
+        if context.slot == context.NO_KEY:
+            return no_key()
         place = f"state {self.name!r}, key group {context.first_group + context.slot}, codec {codec.name!r}"
         return UnencodableState(f"{place}: {error.message}")
 
@@ -234,7 +244,7 @@ class ValueState(KeyedState, Generic[Value]):
             return
         # Written out here and in the state with a time to live: these are the calls of which there are millions.
         try:
-            held = self._copy(value)
+            held = self._own(value)
         except UnencodableState as error:
             raise self._refused(error) from error
         self._rows.put(held)
@@ -560,7 +570,7 @@ class TtlValueState(ValueState[Value]):
             self._rows.clear()
             return
         try:
-            held = self._copy(value)
+            held = self._own(value)
         except UnencodableState as error:
             raise self._refused(error) from error
         self._rows.put((self._context.now_ms, held))
