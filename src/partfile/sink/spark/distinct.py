@@ -170,7 +170,7 @@ def is_in_one_partition(df: DataFrame) -> bool:
     Only a batch as Spark hands it over is looked at: of any other it takes a plan, which costs more than a shuffle.
     """
     plan = df._jdf.queryExecution().logical()  # noqa: SLF001 - PySpark itself tells no number without a plan.
-    return plan.getClass().getSimpleName() == "LogicalRDD" and plan.rdd().getNumPartitions() == 1
+    return bool(plan.getClass().getSimpleName() == "LogicalRDD" and plan.rdd().getNumPartitions() == 1)
 
 
 def check_names(names: Sequence[str]) -> None:
