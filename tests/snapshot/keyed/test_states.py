@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -559,3 +561,15 @@ def test_a_snapshot_leaves_out_what_has_expired(backend: KeyedStateBackend) -> N
         "map": 1,
     }
     assert (value.value(), rows.get(), pairs.entries()) == (1, ("x", "y"), ((1, "one"), (2, "two")))
+
+
+# Without the extra.
+
+
+@pytest.mark.parametrize("package", ["msgpack", "xxhash"])
+def test_a_package_that_is_missing_is_named(package: str) -> None:
+    """With the command that installs it."""
+    program = f"import sys; sys.modules[{package!r}] = None; import partfile.snapshot.keyed"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert f"keyed state needs the package {package}, which is not installed" in done.stderr
+    assert "Hint: pip install 'partfile[state]'" in done.stderr
