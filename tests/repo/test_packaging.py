@@ -24,7 +24,10 @@ SOURCE = ROOT / "src" / "partfile"
 LINKS = ("bucketers", "recovery", "sink", "writers")
 """Packages that also stand at the top of the repository, as links into src."""
 ROOT_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
-EXTRAS_ONLY = ("typer", "rich", "zlib_ng", "isal", "pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest")
+EXTRAS_ONLY = (
+    *("typer", "rich", "zlib_ng", "isal", "pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest"),
+    *("msgpack", "xxhash"),
+)
 
 WALK = """
 import importlib, pathlib, sys
@@ -92,13 +95,15 @@ def environment_with(requirement: str | Path, home: Path) -> Path:
 
 
 def modules_in(wheel: Path) -> str:
-    """The modules that import without an extra: not the command line, Spark, the reader of S3, the contract suite."""
+    """The modules that import without an extra: not those of the terminal, Spark, keyed state, S3's reader, the contract."""
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in python_files_in(wheel)]
     needing_extras = (
         "partfile.cli.",
         "partfile.sink.spark.",
         "partfile.readers.cut_files",
+        "partfile.snapshot.keyed",
         "partfile.stores.s3.reader",
+        "partfile.testing.keyed_harness",
         "partfile.testing.store",
     )
     return " ".join(name for name in names if not name.startswith(needing_extras))
