@@ -95,7 +95,7 @@ def environment_with(requirement: str | Path, home: Path) -> Path:
 
 
 def modules_in(wheel: Path) -> str:
-    """The modules that import without an extra: not those of the terminal, Spark, keyed state, S3's reader, the contract."""
+    """The modules that import without an extra: not those of the terminal, Spark, keyed state, S3 or the contract."""
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in python_files_in(wheel)]
     needing_extras = (
         "partfile.cli.",
