@@ -99,7 +99,7 @@ class Stream:
         if self.name == PEER:
             stream = stream.withWatermark("event_time", KEPT).dropDuplicatesWithinWatermark(["id"])
         if self.name == OURS:
-            options = {"deduplicate": pf.Deduplicate("id", ttl=KEPT), "hash_partitions": PARTITIONS}
+            options = {"deduplicate": pf.Deduplicate("id", ttl=KEPT)}
         sink = pf.FileSink(
             output, uid="bench", format="parquet", bucketer=HOUR, on_progress=self.progress.append, **options
         )
