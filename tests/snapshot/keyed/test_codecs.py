@@ -106,7 +106,7 @@ def test_floats_that_are_not_finite_come_back() -> None:
     ],
 )
 def test_a_value_of_another_kind_is_refused_when_it_is_given(codec: Any, value: object) -> None:
-    """Not at the next snapshot, when nobody knows any more where it came from."""
+    """Not at the next snapshot, which says nothing of where the value came from."""
     with pytest.raises(UnencodableState):
         codec.copy(value)
 

@@ -311,7 +311,7 @@ def test_a_time_that_no_snapshot_could_hold_is_refused(backend: KeyedStateBacken
 
 @pytest.mark.parametrize("value", [{"x": float("nan")}, {"x": {1, 2}}, {1: 2}, [object()]])
 def test_json_is_checked_when_it_is_given(backend: KeyedStateBackend, value: Any) -> None:
-    """By state, key group and codec; later nobody knows where it came from."""
+    """By state, key group and codec, in the call that gives it."""
     state = backend.value_state(ValueStateDescriptor("json", JsonCodec()))
     backend.set_current_key("a")
     with pytest.raises(UnencodableState, match=r"state 'json', key group [0-9]+, codec 'json'"):
