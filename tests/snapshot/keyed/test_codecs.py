@@ -181,7 +181,6 @@ def test_the_time_lies_before_the_value() -> None:
     codec = TimedCodec(TextCodec())
     assert codec.encode((258, "a")) == b"\0\0\0\0\0\0\1\2a"
     assert codec.decode(codec.encode((258, "a"))) == (258, "a")
-    assert codec.copy((1, "a")) == (1, "a")
 
 
 def test_a_pair_of_functions_names_itself() -> None:

@@ -7,6 +7,7 @@ or is made of two functions by ``PairCodec``.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -48,30 +49,30 @@ def round_trip(codec: Codec[Value], value: Value) -> Value:
         raise UnencodableState(f"a value does not come back: {error.message}") from error
 
 
-class ImmutableCodec(Generic[Value]):
+class ImmutableCodec(ABC, Generic[Value]):
     """Base of codecs whose values cannot change. A backend that holds objects gives out its own, without a copy."""
 
     info: CodecInfo
 
+    @abstractmethod
     def copy(self, value: Value) -> Value:
         """The value itself, or one that is equal and cannot change.
 
         Raises:
             UnencodableState: It is none of this codec.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, value: Value) -> bytes:
         """The value as bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, data: bytes) -> Value:
         """The value again.
 
         Raises:
             SnapshotCorrupt: The bytes are not what this codec writes.
         """
-        raise NotImplementedError
 
 
 def _refused(value: object, wanted: str) -> UnencodableState:
@@ -471,10 +472,6 @@ class TimedCodec(Generic[Value]):
     def __init__(self, codec: Codec[Value]) -> None:
         self.codec = codec
         self.info = codec.info
-
-    def copy(self, value: tuple[int, Value]) -> tuple[int, Value]:
-        """The pair with a value of its own."""
-        return value[0], self.codec.copy(value[1])
 
     def encode(self, value: tuple[int, Value]) -> bytes:
         """The time in eight bytes, big end first, then the value."""

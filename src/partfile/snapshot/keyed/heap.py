@@ -11,6 +11,7 @@ Source: Flink's ``HeapKeyedStateBackend`` and ``CopyOnWriteStateMap``, as of 1.2
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,7 +36,7 @@ Content = TypeVar("Content", bound="list[Any] | dict[bytes, Any]")
 _PLACE_BYTES = 8
 
 
-class _Table:
+class _Table(ABC):
     """The dictionaries of one state, one for each key group, by row.
 
     Args:
@@ -56,7 +57,7 @@ class _Table:
         self.copy: Callable[[Any], Any] = codec.copy
         self.shares = isinstance(codec, ImmutableCodec)
         self.ttl = descriptor.ttl
-        self._codec: Codec[Any] = codec if descriptor.ttl is None else TimedCodec(codec)
+        self._codec: Codec[Any] | TimedCodec[Any] = codec if descriptor.ttl is None else TimedCodec(codec)
         self._namespaces = descriptor.namespace
         self._namespace: bytes | None = None
         self._tables: list[dict[bytes, Any]] = [{} for _ in range(slots)]
@@ -101,9 +102,9 @@ class _Table:
         """The dictionaries as they are now, which nothing changes until the snapshot is released."""
         return list(self._tables)
 
+    @abstractmethod
     def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
         """The rows of a dictionary in order and their values, encoded, without what has expired."""
-        raise NotImplementedError
 
     def _end_of_key(self, row: bytes, group: int) -> int:
         """Where the part of a restored row behind its key and namespace begins.
@@ -155,9 +156,9 @@ class _Table:
     def _entries(self, table: dict[bytes, Any]) -> int:
         return len(table)
 
+    @abstractmethod
     def _remove_expired(self, slot: int, last_ms: int) -> int:
         """Remove the cells of a key group that were written at an instant or before; return the oldest that is left."""
-        raise NotImplementedError
 
     def _decoded(self, data: bytes, slot: int) -> Cell:
         try:
@@ -267,9 +268,9 @@ class _ContentTable(_Table, Generic[Content]):
             oldest_ms = min(oldest_ms, *(time for time in times if time > last_ms))
         return oldest_ms
 
+    @abstractmethod
     def _drop_expired(self, slot: int, row: bytes, last_ms: int) -> None:
         """Remove some of the cells of one row."""
-        raise NotImplementedError
 
 
 def _cells(content: list[Any] | dict[bytes, Any]) -> Sequence[Any]:

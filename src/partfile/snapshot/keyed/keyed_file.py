@@ -19,6 +19,7 @@ savepoints (``FullSnapshotAsyncWriter``), as of 1.20, in content, not in bytes.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from operator import lt
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ _INDEX_BYTES = 1 << 20
 """Room that the line of JSON is left in a document of the largest size."""
 
 
-class KeyedSnapshotResources:
+class KeyedSnapshotResources(ABC):
     """A view of all rows of a backend; no later change reaches it. ``release`` is the backend's."""
 
     infos: tuple[StateMetaInfo, ...]
@@ -64,13 +65,13 @@ class KeyedSnapshotResources:
     groups: KeyGroupRange
     max_parallelism: int
 
+    @abstractmethod
     def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
         """The states that have rows in a key group: id and rows, in the order of the ids."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self) -> None:
         """Give the view up."""
-        raise NotImplementedError
 
 
 class _Index(Persisted):
