@@ -1,13 +1,18 @@
-"""Keyed state of one subtask: its states by name, the current key, and the present. A backend adds the rows."""
+"""Keyed state of one subtask: its states by name, the current key, the present, and views for snapshots.
+
+A backend adds the tables that hold the rows.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt
+from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, UnencodableState
+from partfile.snapshot.keyed.codecs import TimedCodec
 from partfile.snapshot.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -17,11 +22,13 @@ from partfile.snapshot.keyed.descriptors import (
     check_same_keyed_state,
     info_of,
 )
+from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.keys import (
     LONG_HEAD,
     SHORT_HEADS,
     check_max_parallelism,
     end_of_piece,
+    group_of_hash,
     groups_of_hashes,
     length_head,
 )
@@ -44,16 +51,16 @@ from partfile.snapshot.keyed.states import (
 from partfile.snapshot.state_file import MAX_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
     from partfile.snapshot.keyed.descriptors import Descriptor
-    from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, Pairs
+    from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
     from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
-    from partfile.snapshot.keyed.states import CellRows, ListRows, MapRows, Rows
+    from partfile.snapshot.keyed.states import Cell, CellRows, ListRows, MapRows, Rows
     from partfile.snapshot.keyed.ttl import Ttl
-    from partfile.snapshot.state_file import StateMetaInfo
+    from partfile.snapshot.state_file import Codec, StateMetaInfo
 
 
 Value = TypeVar("Value")
@@ -69,6 +76,154 @@ _DESCRIPTORS = (
     ReducingStateDescriptor,
     AggregatingStateDescriptor,
 )
+
+
+PLACE_BYTES = 8
+"""Of the place in a list, which the row of an element ends with."""
+
+
+class Table(ABC):
+    """The rows of one state, as far as they are alike whatever holds them.
+
+    Args:
+        descriptor: Of the state.
+        backend: Whose state it is.
+    """
+
+    def __init__(self, descriptor: Descriptor, backend: KeyedStateBackend) -> None:
+        codec: Codec[Any] = descriptor.codec
+        self.name = descriptor.name
+        self.context = backend.context
+        self.codec = codec.info
+        self.ttl = descriptor.ttl
+        self._codec: Codec[Any] | TimedCodec[Any] = codec if descriptor.ttl is None else TimedCodec(codec)
+        self._keys = backend.key_codec
+        self._max_parallelism = backend.max_parallelism
+        self._namespaces = descriptor.namespace
+        self._namespace: bytes | None = None
+
+    def set_namespace(self, namespace: Key) -> None:
+        """Make a namespace the current one."""
+        if self._namespaces is None:
+            raise ConfigError(
+                f"state {self.name!r} has no namespaces", hint="Describe it with namespace=KeyCodec(...)."
+            )
+        data = self._namespaces.encode(namespace)
+        self._namespace = length_head(len(data)) + data
+
+    @abstractmethod
+    def frozen(self) -> Any:
+        """The rows as they are now, whatever changes afterwards."""
+
+    @abstractmethod
+    def pairs(self, frozen: Any, slot: int, now_ms: int) -> Pairs:
+        """The frozen rows of a key group in order and their values, encoded, without what has expired.
+
+        Raises:
+            UnencodableState: The codec has no form for a value.
+        """
+
+    def _row(self) -> bytes:
+        if self._namespaces is None:
+            return self.context.row
+        if self._namespace is None:
+            raise ConfigError(
+                f"state {self.name!r} was asked for without a namespace", hint="Call set_namespace(NAMESPACE) first."
+            )
+        return self.context.row[:-1] + self._namespace
+
+    def _end_of_key(self, row: bytes, group: int) -> int:
+        """Where the part of a restored row behind its key and namespace begins.
+
+        Raises:
+            SnapshotCorrupt: It is no row of this state in this key group.
+        """
+        begin, end = end_of_piece(row, 0)
+        _, end_of_namespace = end_of_piece(row, end)
+        if self._namespaces is None and row[end:end_of_namespace] != VOID:
+            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row has a namespace")
+        if group_of_hash(self._keys.hash_of(row[begin:end]), self._max_parallelism) != group:
+            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row is of another key group")
+        return end_of_namespace
+
+    def _check_cell_rows(self, rows: list[bytes], group: int) -> None:
+        """Refuse restored rows that have more than a key and a namespace.
+
+        Raises:
+            SnapshotCorrupt: One has more, or is no row of this state in this key group.
+        """
+        if any(self._end_of_key(row, group) != len(row) for row in rows):
+            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row goes on behind its key")
+
+    def _check_place(self, row: bytes, end: int, place: int, group: int) -> None:
+        """Refuse a restored element of a list that does not follow the one before it.
+
+        Raises:
+            SnapshotCorrupt: It does not.
+        """
+        if row[end:] != place.to_bytes(PLACE_BYTES, "big"):
+            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: the places of a list have a gap")
+
+    def _live_after(self, now_ms: int) -> int | None:
+        """The last instant of which a cell has expired; None if cells do not expire."""
+        return None if self.ttl is None else now_ms - self.ttl.duration_ms
+
+    def _decoded(self, data: bytes, slot: int) -> Cell:
+        try:
+            return self._codec.decode(data)
+        except SnapshotCorrupt as error:
+            group = self.context.first_group + slot
+            raise SnapshotCorrupt(
+                f"state {self.name!r}, key group {group}, codec {self.codec.name!r}: {error.message}"
+            ) from error
+
+
+TableOf = TypeVar("TableOf", bound=Table)
+
+
+class KeyedView(KeyedSnapshotResources):
+    """All rows of a backend at one instant.
+
+    Args:
+        backend: Whose rows they are.
+        version: The number of views that it has given, with this one.
+    """
+
+    def __init__(self, backend: KeyedStateBackend, version: int) -> None:
+        self.infos = backend.infos
+        self.key_codec = backend.key_codec
+        self.groups = backend.groups
+        self.max_parallelism = backend.max_parallelism
+        self._backend = backend
+        self._version = version
+        self._now_ms = backend.context.now_ms
+        self._tables = backend.tables()
+        self._frozen = {name: table.frozen() for name, table in self._tables.items()}
+        self._carried = backend.carried()
+
+    def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
+        """The states that have rows in a key group, encoded."""
+        for state_id, info in enumerate(self.infos):
+            if info.name in self._tables:
+                pairs = self._encoded(info, group)
+            else:
+                pairs = self._carried[info.name].get(group, ([], []))
+            if pairs[0]:
+                yield state_id, pairs
+
+    def release(self) -> None:
+        """Give the view up, so that the backend need not keep its rows any longer."""
+        self._frozen = {}
+        self._backend.release(self._version)
+
+    def _encoded(self, info: StateMetaInfo, group: int) -> Pairs:
+        table = self._tables[info.name]
+        try:
+            return table.pairs(self._frozen[info.name], group - self.groups.first, self._now_ms)
+        except UnencodableState as error:
+            codec = info.codecs["element"].name
+            message = f"state {info.name!r}, key group {group}, codec {codec!r}: {error.message}"
+            raise UnencodableState(message) from error
 
 
 class KeyedStateBackend(ABC):
@@ -100,6 +255,7 @@ class KeyedStateBackend(ABC):
         self.groups = groups
         self.max_parallelism = max_parallelism
         self.context = KeyContext(groups.first)
+        self._tables: dict[str, Table] = {}
         self._states: dict[str, Any] = {}
         self._infos: dict[str, StateMetaInfo] = {}
         self._ttls: dict[str, Ttl | None] = {}
@@ -108,6 +264,8 @@ class KeyedStateBackend(ABC):
         self._expiries: list[Expiry] = []
         self._locate = key_codec.locate
         self._slots = len(groups)
+        self._open: set[int] = set()
+        self._lock = threading.Lock()
 
     def set_current_key(self, key: Key) -> None:
         """Make a key the current one: what the states show and change from here on is its own.
@@ -216,9 +374,27 @@ class KeyedStateBackend(ABC):
         found = {**self._infos, **{name: info for name, (info, _) in self._carried.items()}}
         return tuple(found[name] for name in sorted(found))
 
-    @abstractmethod
-    def freeze(self) -> KeyedSnapshotResources:
+    def freeze(self) -> KeyedView:
         """Take a view of all rows, in the thread that changes them; nothing is copied or encoded yet."""
+        with self._lock:
+            self.context.version += 1
+            self._open.add(self.context.version)
+            self.context.frozen = self.context.version
+        return KeyedView(self, self.context.version)
+
+    def release(self, version: int) -> None:
+        """Give up the view that was the so manieth; any thread may."""
+        with self._lock:
+            self._open.discard(version)
+            self.context.frozen = max(self._open, default=0)
+
+    def tables(self) -> dict[str, Table]:
+        """The rows of the registered states, by name."""
+        return dict(self._tables)
+
+    def carried(self) -> dict[str, dict[int, Pairs]]:
+        """The rows of the states that were restored and are not registered."""
+        return {name: pairs for name, (_, pairs) in self._carried.items()}
 
     @abstractmethod
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> CellRows:
@@ -231,6 +407,10 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> MapRows:
         """Rows of values by a second key."""
+
+    def _kept(self, table: TableOf) -> TableOf:
+        self._tables[table.name] = table
+        return table
 
     def _state(self, descriptor: Descriptor) -> Any:
         if not isinstance(descriptor, _DESCRIPTORS):

@@ -10,33 +10,26 @@ Source: Flink's ``HeapKeyedStateBackend`` and ``CopyOnWriteStateMap``, as of 1.2
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
-from partfile.snapshot.keyed.backend import VOID, KeyedStateBackend
-from partfile.snapshot.keyed.codecs import ImmutableCodec, TimedCodec, round_trip
-from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
-from partfile.snapshot.keyed.keys import end_of_piece, group_of_hash, length_head
+from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table
+from partfile.snapshot.keyed.codecs import ImmutableCodec, round_trip
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE, no_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from partfile.snapshot.keyed.descriptors import Descriptor
-    from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
-    from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
+    from partfile.snapshot.keyed.keyed_file import Pairs
     from partfile.snapshot.keyed.states import Cell
-    from partfile.snapshot.state_file import Codec, StateMetaInfo
 
 
 Content = TypeVar("Content", bound="list[Any] | dict[bytes, Any]")
-_PLACE_BYTES = 8
 
 
-class _Table(ABC):
+class _HeapTable(Table):
     """The dictionaries of one state, one for each key group, by row.
 
     Args:
@@ -45,21 +38,12 @@ class _Table(ABC):
     """
 
     def __init__(self, descriptor: Descriptor, backend: HeapBackend) -> None:
-        context, slots = backend.context, len(backend.groups)
-        self._keys = backend.key_codec
-        self._max_parallelism = backend.max_parallelism
-        self.name = descriptor.name
-        self.context = context
-        codec: Codec[Any] = descriptor.codec
-        self.codec = codec.info
+        super().__init__(descriptor, backend)
+        codec, slots = descriptor.codec, len(backend.groups)
         # A codec of values that can change may copy one that it could not write: it is tried when the value is given.
         self.own: Callable[[Any], Any] = codec.copy if isinstance(codec, ImmutableCodec) else partial(round_trip, codec)
         self.copy: Callable[[Any], Any] = codec.copy
         self.shares = isinstance(codec, ImmutableCodec)
-        self.ttl = descriptor.ttl
-        self._codec: Codec[Any] | TimedCodec[Any] = codec if descriptor.ttl is None else TimedCodec(codec)
-        self._namespaces = descriptor.namespace
-        self._namespace: bytes | None = None
         self._tables: list[dict[bytes, Any]] = [{} for _ in range(slots)]
         self._made = [0] * slots
         """The number of snapshots that had been taken when the dictionary was made."""
@@ -68,15 +52,6 @@ class _Table(ABC):
         self._next_slot = 0
         self._paid = 0
         self._price = ENTRIES_AT_ONCE
-
-    def set_namespace(self, namespace: Key) -> None:
-        """Make a namespace the current one."""
-        if self._namespaces is None:
-            raise ConfigError(
-                f"state {self.name!r} has no namespaces", hint="Describe it with namespace=KeyCodec(...)."
-            )
-        data = self._namespaces.encode(namespace)
-        self._namespace = length_head(len(data)) + data
 
     def clear(self) -> None:
         """Remove the row of the current key."""
@@ -102,33 +77,6 @@ class _Table(ABC):
         """The dictionaries as they are now, which nothing changes until the snapshot is released."""
         return list(self._tables)
 
-    @abstractmethod
-    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
-        """The rows of a dictionary in order and their values, encoded, without what has expired."""
-
-    def _end_of_key(self, row: bytes, group: int) -> int:
-        """Where the part of a restored row behind its key and namespace begins.
-
-        Raises:
-            SnapshotCorrupt: It is no row of this state in this key group.
-        """
-        begin, end = end_of_piece(row, 0)
-        _, end_of_namespace = end_of_piece(row, end)
-        if self._namespaces is None and row[end:end_of_namespace] != VOID:
-            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row has a namespace")
-        if group_of_hash(self._keys.hash_of(row[begin:end]), self._max_parallelism) != group:
-            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row is of another key group")
-        return end_of_namespace
-
-    def _row(self) -> bytes:
-        if self._namespaces is None:
-            return self.context.row
-        if self._namespace is None:
-            raise ConfigError(
-                f"state {self.name!r} was asked for without a namespace", hint="Call set_namespace(NAMESPACE) first."
-            )
-        return self.context.row[:-1] + self._namespace
-
     def _table(self) -> dict[bytes, Any]:
         try:
             return self._tables[self.context.slot]
@@ -149,10 +97,6 @@ class _Table(ABC):
         self._tables[slot] = self._tables[slot].copy()
         self._made[slot] = self.context.version
 
-    def _live_after(self, now_ms: int) -> int | None:
-        """The last instant of which a cell has expired; None if cells do not expire."""
-        return None if self.ttl is None else now_ms - self.ttl.duration_ms
-
     def _entries(self, table: dict[bytes, Any]) -> int:
         return len(table)
 
@@ -160,25 +104,15 @@ class _Table(ABC):
     def _remove_expired(self, slot: int, last_ms: int) -> int:
         """Remove the cells of a key group that were written at an instant or before; return the oldest that is left."""
 
-    def _decoded(self, data: bytes, slot: int) -> Cell:
-        try:
-            return self._codec.decode(data)
-        except SnapshotCorrupt as error:
-            group = self.context.first_group + slot
-            raise SnapshotCorrupt(
-                f"state {self.name!r}, key group {group}, codec {self.codec.name!r}: {error.message}"
-            ) from error
 
-
-class _CellTable(_Table):
+class _CellTable(_HeapTable):
     """Rows of one value each."""
 
     def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
-            if any(self._end_of_key(row, group) != len(row) for row in rows):
-                raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row goes on behind its key")
+            self._check_cell_rows(rows, group)
             self._tables[slot] = {row: self._decoded(one, slot) for row, one in zip(rows, values, strict=True)}
 
     def get(self) -> Cell | None:
@@ -201,8 +135,9 @@ class _CellTable(_Table):
         except IndexError:
             raise no_key() from None
 
-    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """The rows in order and their values."""
+        table = frozen[slot]
         last_ms = self._live_after(now_ms)
         rows = sorted(table) if last_ms is None else sorted(row for row, cell in table.items() if cell[0] > last_ms)
         encode = self._codec.encode
@@ -231,7 +166,7 @@ class _Held(Generic[Content]):
         """The number of snapshots that had been taken when it was made."""
 
 
-class _ContentTable(_Table, Generic[Content]):
+class _ContentTable(_HeapTable, Generic[Content]):
     """Rows of a list or a map each."""
 
     def _content(self) -> Content | None:
@@ -288,8 +223,7 @@ class _ListTable(_ContentTable[list[Any]]):
             for row, one in zip(rows, values, strict=True):
                 end = self._end_of_key(row, group)
                 content = self._owned(table, row[:end], list)
-                if row[end:] != len(content).to_bytes(_PLACE_BYTES, "big"):
-                    raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: the places of a list have a gap")
+                self._check_place(row, end, len(content), group)
                 content.append(self._decoded(one, slot))
 
     def elements(self) -> list[Cell]:
@@ -304,15 +238,16 @@ class _ListTable(_ContentTable[list[Any]]):
         """Replace the elements of the current key."""
         self._own()[self._row()] = _Held(cells, self.context.version)
 
-    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """A row for each element, numbered from 0, and the elements."""
+        table = frozen[slot]
         last_ms = self._live_after(now_ms)
         rows: list[bytes] = []
         values: list[bytes] = []
         for row in sorted(table):
             content = table[row].content
             live = content if last_ms is None else [cell for cell in content if cell[0] > last_ms]
-            rows += [row + place.to_bytes(_PLACE_BYTES, "big") for place in range(len(live))]
+            rows += [row + place.to_bytes(PLACE_BYTES, "big") for place in range(len(live))]
             values += map(self._codec.encode, live)
         return rows, values
 
@@ -356,8 +291,9 @@ class _MapTable(_ContentTable[dict[bytes, Any]]):
         """The map of the current key."""
         return list((self._content() or {}).items())
 
-    def pairs(self, table: dict[bytes, Any], now_ms: int) -> Pairs:
+    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """A row for each entry, and the values."""
+        table = frozen[slot]
         last_ms = self._live_after(now_ms)
         rows: list[bytes] = []
         values: list[bytes] = []
@@ -372,46 +308,6 @@ class _MapTable(_ContentTable[dict[bytes, Any]]):
         content = self._owned(self._tables[slot], row, dict)
         for key in [key for key, cell in content.items() if cell[0] <= last_ms]:
             del content[key]
-
-
-class _HeapResources(KeyedSnapshotResources):
-    """The dictionaries at one instant, and what encodes them."""
-
-    def __init__(self, backend: HeapBackend, version: int, tables: dict[str, _Table]) -> None:
-        self.infos = backend.infos
-        self.key_codec = backend.key_codec
-        self.groups = backend.groups
-        self.max_parallelism = backend.max_parallelism
-        self._backend = backend
-        self._version = version
-        self._now_ms = backend.context.now_ms
-        self._tables = tables
-        self._frozen = {name: table.frozen() for name, table in tables.items()}
-        self._carried = backend.carried()
-
-    def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
-        """The states that have rows in a key group, encoded."""
-        for state_id, info in enumerate(self.infos):
-            if info.name in self._tables:
-                pairs = self._encoded(info, group)
-            else:
-                pairs = self._carried[info.name].get(group, ([], []))
-            if pairs[0]:
-                yield state_id, pairs
-
-    def _encoded(self, info: StateMetaInfo, group: int) -> Pairs:
-        table = self._frozen[info.name][group - self.groups.first]
-        try:
-            return self._tables[info.name].pairs(table, self._now_ms) if table else ([], [])
-        except UnencodableState as error:
-            codec = info.codecs["element"].name
-            message = f"state {info.name!r}, key group {group}, codec {codec!r}: {error.message}"
-            raise UnencodableState(message) from error
-
-    def release(self) -> None:
-        """Let the thread that changes state change these dictionaries again."""
-        self._frozen = {}
-        self._backend.release(self._version)
 
 
 class HeapBackend(KeyedStateBackend):
@@ -431,32 +327,6 @@ class HeapBackend(KeyedStateBackend):
         SnapshotCorrupt: Two files hold the same key group.
     """
 
-    def __init__(
-        self, key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int, restored: Sequence[KeyedFile] = ()
-    ) -> None:
-        super().__init__(key_codec, groups, max_parallelism, restored)
-        self._open: set[int] = set()
-        self._lock = threading.Lock()
-        self._tables: dict[str, _Table] = {}
-
-    def freeze(self) -> _HeapResources:
-        """Take a view of all rows: their dictionaries, which are copied from now on before they are changed."""
-        with self._lock:
-            self.context.version += 1
-            self._open.add(self.context.version)
-            self.context.frozen = self.context.version
-        return _HeapResources(self, self.context.version, dict(self._tables))
-
-    def release(self, version: int) -> None:
-        """Give up the view that was the so manieth; any thread may."""
-        with self._lock:
-            self._open.discard(version)
-            self.context.frozen = max(self._open, default=0)
-
-    def carried(self) -> dict[str, dict[int, Pairs]]:
-        """The rows of the states that were restored and are not registered."""
-        return {name: pairs for name, (_, pairs) in self._carried.items()}
-
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
         return self._kept(_CellTable(descriptor, self, restored))
 
@@ -465,10 +335,3 @@ class HeapBackend(KeyedStateBackend):
 
     def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
         return self._kept(_MapTable(descriptor, self, restored))
-
-    def _kept(self, table: TableOf) -> TableOf:
-        self._tables[table.name] = table
-        return table
-
-
-TableOf = TypeVar("TableOf", bound=_Table)
