@@ -42,7 +42,7 @@ INNER = tuple(layer for layer in INTERNAL if "/" in layer)
 
 EXTERNAL = {
     "stores": {"fsspec", "zlib_ng", "s3fs", "hdfs_native", "pydantic"},
-    "snapshot": {"msgpack", "numpy", "pyarrow", "pydantic", "xxhash"},
+    "snapshot": {"msgpack", "numpy", "pyarrow", "pydantic", "rocksdict", "xxhash"},
     "bucketers": {"pyarrow", "pydantic"},
     "writers": {"numpy", "pyarrow", "pydantic"},
     "sink": {"numpy", "pyarrow", "pydantic"},
@@ -62,7 +62,7 @@ HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
 
 OPTIONAL = {
     *("aiobotocore", "duckdb", "fastavro", "hdfs_native", "hypothesis", "msgpack", "pandas", "pyspark", "pytest"),
-    *("s3fs", "xxhash"),
+    *("rocksdict", "s3fs", "xxhash"),
 }
 """What importing partfile must not load: everything that install_requires does not name."""
 

@@ -26,7 +26,7 @@ LINKS = ("bucketers", "recovery", "sink", "writers")
 ROOT_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 EXTRAS_ONLY = (
     *("typer", "rich", "zlib_ng", "isal", "pyspark", "pandas", "s3fs", "hdfs_native", "duckdb", "pytest"),
-    *("msgpack", "xxhash"),
+    *("msgpack", "rocksdict", "xxhash"),
 )
 
 WALK = """

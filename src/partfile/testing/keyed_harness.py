@@ -158,7 +158,8 @@ class KeyedOperatorHarness(Generic[Element]):
         """Close every operator; may be called twice."""
         while self.operators:
             self.operators.pop().close()
-        self.contexts = []
+        while self.contexts:
+            self.contexts.pop().keyed.close()
 
     def __enter__(self) -> Self:
         return self if self.operators else self.open()

@@ -20,8 +20,19 @@ from partfile.snapshot.keyed.descriptors import ListStateDescriptor, ValueStateD
 from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.ttl import Ttl
-from support.state.keyed import MAX_PARALLELISM, TEXT_KEYS, backend_of, bytes_of, list_of, map_of, mean_of, value_of
+from support.state.keyed import (
+    BACKENDS,
+    MAX_PARALLELISM,
+    TEXT_KEYS,
+    backend_of,
+    bytes_of,
+    list_of,
+    map_of,
+    mean_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from partfile.snapshot.keyed.backend import KeyedStateBackend
@@ -29,9 +40,9 @@ if TYPE_CHECKING:
 GOLDEN = Path(__file__).parent / "golden" / "1"
 
 
-def golden() -> KeyedStateBackend:
+def golden(make: Any = HeapBackend) -> KeyedStateBackend:
     """State of each kind, with times and namespaces and without."""
-    backend = backend_of()
+    backend = backend_of(make)
     backend.advance_time(1_764_288_000_000)
     hours = KeyCodec("integer")
     value, rows = backend.value_state(value_of()), backend.list_state(list_of(Ttl("1 day")))
@@ -47,9 +58,23 @@ def golden() -> KeyedStateBackend:
 
 
 @pytest.mark.item("SP-12", "SB-11")
-def test_the_bytes_are_those_of_the_first_version() -> None:
+@pytest.mark.parametrize("make", BACKENDS)
+def test_the_bytes_are_those_of_the_first_version(make: Any) -> None:
     """Of each backend, for ever: a file that was written once is read by every later version."""
-    assert bytes_of(golden()) == (GOLDEN / "keyed.state").read_bytes()
+    assert bytes_of(golden(make)) == (GOLDEN / "keyed.state").read_bytes()
+
+
+@pytest.mark.item("SB-11")
+@pytest.mark.parametrize("makes", [BACKENDS, BACKENDS[::-1]])
+def test_a_file_of_one_backend_restores_into_the_other(makes: Any) -> None:
+    """Byte for byte, with all states registered."""
+    expected = bytes_of(golden(makes[0]))
+    other = backend_of(makes[1], files=[KeyedFile(expected, "file")])
+    other.value_state(value_of())
+    other.list_state(list_of(Ttl("1 day")))
+    other.map_state(map_of(namespace=KeyCodec("integer")))
+    other.aggregating_state(mean_of(Ttl("1 day")))
+    assert bytes_of(other) == expected
 
 
 @pytest.mark.item("SS-09", "SS-12", "SS-13", "SS-16")
@@ -193,19 +218,21 @@ def test_made_up_rows_are_refused(blocks: bytes) -> None:
 LIST_ROWS = [b"\5a\0", b"\1a", b"", ROW, ROW + bytes(7), ROW + bytes(7) + b"\1", ROW[:-1] + b"\1a" + bytes(8)]
 
 
+@pytest.mark.parametrize("make", BACKENDS)
 @pytest.mark.parametrize("rows", [*LIST_ROWS, b"\1" + OTHER + bytes(9), b"\x80\0\0\1" + KEY + bytes(9)])
-def test_rows_that_are_no_rows_of_a_list_are_refused(rows: bytes) -> None:
+def test_rows_that_are_no_rows_of_a_list_are_refused(rows: bytes, make: Any) -> None:
     """They end within the key, have no place or a wrong one, a namespace, or a key of another key group."""
     data = made_up(block(rows=rows, values=b"x"), states=[info("list", "text")])
     with pytest.raises(SnapshotCorrupt):
-        backend_of_two(data).list_state(ListStateDescriptor("list", TextCodec()))
+        backend_of_two(data, make).list_state(ListStateDescriptor("list", TextCodec()))
 
 
+@pytest.mark.parametrize("make", BACKENDS)
 @pytest.mark.parametrize("rows", [b"", b"\xff\xff", ROW + b"x", b"\1" + OTHER + b"\0"])
-def test_rows_that_are_no_rows_of_values_are_refused(rows: bytes) -> None:
+def test_rows_that_are_no_rows_of_values_are_refused(rows: bytes, make: Any) -> None:
     """Before the state has any."""
     with pytest.raises(SnapshotCorrupt):
-        backend_of_two(made_up(block(rows=rows))).value_state(ValueStateDescriptor("value", Int64Codec()))
+        backend_of_two(made_up(block(rows=rows)), make).value_state(ValueStateDescriptor("value", Int64Codec()))
 
 
 def test_rows_that_do_not_ascend_are_refused() -> None:
@@ -243,18 +270,19 @@ def info(kind: str, codec: str) -> dict[str, Any]:
     return {"name": kind, "type": "KEY_VALUE", "mode": "key-groups", "codecs": codecs, "options": options}
 
 
-def backend_of_two(data: bytes) -> HeapBackend:
+def backend_of_two(data: bytes, make: Any = HeapBackend) -> KeyedStateBackend:
     """A backend of two key groups that begins with a document."""
-    return HeapBackend(TEXT_KEYS, KeyGroupRange(0, 1), 2, [KeyedFile(data, "file")])
+    made: KeyedStateBackend = make(TEXT_KEYS, KeyGroupRange(0, 1), 2, [KeyedFile(data, "file")])
+    return made
 
 
-def test_a_row_that_is_right_is_taken() -> None:
+@pytest.mark.parametrize("make", BACKENDS)
+def test_a_row_that_is_right_is_taken(make: Any) -> None:
     """The made-up documents above differ in one thing each."""
-    backend = backend_of_two(made_up(block()))
+    backend = backend_of_two(made_up(block()), make)
     state = backend.value_state(ValueStateDescriptor("value", Int64Codec()))
-    keys = [slot for slot, table in enumerate(backend._tables["value"]._tables) if table]
-    assert keys == [0]
-    assert state is not None
+    backend.set_current_key(KEY.decode())
+    assert state.value() == int.from_bytes(b"12345678", "big")
 
 
 def test_state_that_no_reader_would_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,13 +296,15 @@ def test_state_that_no_reader_would_take_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.item("SP-23", "KS-02")
-@pytest.mark.parametrize("parallelism", range(1, 9))
-def test_rescaling_moves_rows_with_their_key_groups(parallelism: int) -> None:
+@pytest.mark.parametrize(
+    ("make", "parallelism"), [*((HeapBackend, at) for at in range(1, 9)), (RocksDBBackend, 2), (RocksDBBackend, 5)]
+)
+def test_rescaling_moves_rows_with_their_key_groups(make: Any, parallelism: int) -> None:
     """From three subtasks to one to eight: each key has its state in its new subtask, and none twice."""
     whole = KeyedFile(bytes_of(golden()), "whole")
-    thirds = [backend_of(HeapBackend, subtask, 3, [whole]) for subtask in range(3)]
+    thirds = [backend_of(make, subtask, 3, [whole]) for subtask in range(3)]
     files = [KeyedFile(bytes_of(third), f"third {at}") for at, third in enumerate(thirds)]
-    scaled = [backend_of(HeapBackend, subtask, parallelism, files) for subtask in range(parallelism)]
+    scaled = [backend_of(make, subtask, parallelism, files) for subtask in range(parallelism)]
     joined = backend_of(files=[KeyedFile(bytes_of(one), f"{at}") for at, one in enumerate(scaled)])
     assert bytes_of(joined) == bytes_of(golden())
     found = {}

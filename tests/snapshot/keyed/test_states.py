@@ -30,6 +30,8 @@ from support.state.keyed import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from partfile.snapshot.keyed.backend import KeyedStateBackend
 
 MINUTE_MS = 60_000
@@ -39,10 +41,11 @@ LENIENT = Ttl(60, returns_expired=True)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
-def backend(request: pytest.FixtureRequest) -> KeyedStateBackend:
+def backend(request: pytest.FixtureRequest) -> Iterator[KeyedStateBackend]:
     made = backend_of(request.param)
     made.advance_time(0)
-    return made
+    yield made
+    made.close()
 
 
 @pytest.mark.item("KS-03", "TT-05")

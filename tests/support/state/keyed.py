@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partfile.snapshot.keyed.codecs import Int64Codec, MsgpackCodec, TextCodec
@@ -15,9 +17,11 @@ from partfile.snapshot.keyed.descriptors import (
 from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyCodec, group_range
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from partfile.snapshot.keyed.backend import KeyedStateBackend
     from partfile.snapshot.keyed.ttl import Ttl
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
 
 MAX_PARALLELISM = 16
 TEXT_KEYS = KeyCodec("string")
-BACKENDS = [HeapBackend]
+BACKENDS: list[type[KeyedStateBackend]] = [HeapBackend, RocksDBBackend]
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system, below which each database has a directory of its own.
+ROCKSDB = RocksDBOptions(directory=str(_IN_MEMORY) if os.access(_IN_MEMORY, os.W_OK) else None)
+"""Where opening a database waits for no disk, if this machine has such a place."""
 
 
 def value_of(ttl: Ttl | None = None, namespace: KeyCodec | None = None) -> ValueStateDescriptor[int]:
@@ -61,8 +68,9 @@ def backend_of(
     make: Any = HeapBackend, subtask: int = 0, parallelism: int = 1, files: Sequence[KeyedFile] = ()
 ) -> KeyedStateBackend:
     """The backend of one subtask, with text as keys."""
+    options = {"options": ROCKSDB, "memory": RocksDBMemory(8 << 20)} if make is RocksDBBackend else {}
     made: KeyedStateBackend = make(
-        TEXT_KEYS, group_range(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM, files
+        TEXT_KEYS, group_range(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM, files, **options
     )
     return made
 
@@ -79,3 +87,22 @@ def bytes_of(backend: KeyedStateBackend) -> bytes:
         return encode_keyed_state(taken)
     finally:
         taken.release()
+
+
+def filled(keys: int = 200, make: Any = HeapBackend) -> tuple[KeyedStateBackend, Callable[[int], None]]:
+    """A backend with values, lists and maps, and what changes all of them by a number."""
+    backend = backend_of(make)
+    value, rows, pairs = backend.value_state(value_of()), backend.list_state(list_of()), backend.map_state(map_of())
+    mean = backend.aggregating_state(mean_of())
+
+    def change(number: int) -> None:
+        for key in range(keys):
+            backend.set_current_key(f"key {key}")
+            value.update(number)
+            rows.add(f"{number}")
+            pairs.put(number, [number])
+            if number % 2:
+                pairs.remove(number - 1)
+            mean.add(number)
+
+    return backend, change

@@ -388,6 +388,10 @@ class KeyedStateBackend(ABC):
             self._open.discard(version)
             self.context.frozen = max(self._open, default=0)
 
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; may be called twice. Views that were taken keep their rows until they are released."""
+
     def tables(self) -> dict[str, Table]:
         """The rows of the registered states, by name."""
         return dict(self._tables)

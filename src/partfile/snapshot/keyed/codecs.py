@@ -43,8 +43,17 @@ def round_trip(codec: Codec[Value], value: Value) -> Value:
     Raises:
         UnencodableState: It does not come back, or has no form.
     """
+    return check_comes_back(codec, codec.encode(value))
+
+
+def check_comes_back(codec: Codec[Value], data: bytes) -> Value:
+    """The value that was encoded a moment ago.
+
+    Raises:
+        UnencodableState: It does not come back.
+    """
     try:
-        return codec.decode(codec.encode(value))
+        return codec.decode(data)
     except SnapshotCorrupt as error:
         raise UnencodableState(f"a value does not come back: {error.message}") from error
 

@@ -327,6 +327,9 @@ class HeapBackend(KeyedStateBackend):
         SnapshotCorrupt: Two files hold the same key group.
     """
 
+    def close(self) -> None:
+        """Does nothing: the rows are memory, which goes with the backend."""
+
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
         return self._kept(_CellTable(descriptor, self, restored))
 

@@ -1,0 +1,364 @@
+"""Keyed state in RocksDB: each row is encoded, and lies in the column family of its state.
+
+The engine's key is the key group in two bytes, big end first, then the row as the canonical file has it. Its value is
+that of the file. So a view is written by going through the rows, and those of a key group are one range.
+
+A list has a row for each element, which ends with its place. One row without a place, in front of them, says what the
+next place is. Places may have gaps here, where elements have expired; a view numbers them anew.
+
+Source: Flink's ``RocksDBKeyedStateBackend``, as of 1.20. Its lists are one value that the engine appends to, and its
+values expire when files are merged. The engine's package for Python has no merge operators and no compaction filters.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from partfile.errors import UnencodableState
+from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table
+from partfile.snapshot.keyed.codecs import ImmutableCodec, check_comes_back
+from partfile.snapshot.keyed.rocksdb.database import (
+    Database,
+    RocksDBMemory,
+    RocksDBOptions,
+    rows_between,
+)
+from partfile.snapshot.keyed.states import no_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import rocksdict
+
+    from partfile.snapshot.keyed.descriptors import Descriptor
+    from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
+    from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
+    from partfile.snapshot.keyed.states import Cell
+    from partfile.snapshot.state_file import Codec
+
+
+_TIME = struct.Struct(">q")
+_GROUP_BYTES = 2
+_MAX_VALUE_BYTES = (1 << 31) - 1
+"""The engine takes no larger value."""
+_BEHIND = b"\xff" * _GROUP_BYTES
+"""Behind every key of the engine, and at the head of none: there are at most 2 ** 15 key groups."""
+
+
+def _after(prefix: bytes) -> bytes:
+    """The first key behind all that begin with a prefix, of which one byte is less than 255."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,))
+
+
+class _RocksTable(Table):
+    """The rows of one state in its column family.
+
+    What ``own`` makes, and what a read gives, is an encoded value; ``copy`` decodes it for the user.
+
+    Args:
+        descriptor: Of the state.
+        backend: Whose state it is.
+    """
+
+    _is_list = False
+
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend) -> None:
+        super().__init__(descriptor, backend)
+        self._values: Codec[Any] = descriptor.codec
+        self.own: Callable[[Any], bytes] = self._encoded
+        self.copy: Callable[[Any], Any] = self._values.decode
+        self.shares = False
+        self._column = backend.database.column(descriptor.name)
+        self._heads = [group.to_bytes(_GROUP_BYTES, "big") for group in backend.groups]
+        self._next = b""
+        """Where the next look for what has expired begins; empty is the first row."""
+        self._oldest_ms = 0
+        """No row was older when the rows had been looked through last."""
+        self._oldest_seen_ms = 0
+        self._cell: Callable[[bytes], Cell] = bytes if descriptor.ttl is None else _timed
+        self._stored: Callable[[Cell], bytes] = bytes if descriptor.ttl is None else _stored
+
+    def pay(self, entries: int) -> None:
+        """Look through the next rows, as many as were paid for; after the last row, the first is next.
+
+        Nothing is looked through while nothing can have expired. A list that has expired goes as a whole, since its
+        elements would be without the row that names their place.
+        """
+        ttl, now_ms = self.ttl, self.context.now_ms
+        if ttl is None or not ttl.is_over(self._oldest_ms, now_ms):
+            return
+        if not self._next:
+            self._oldest_seen_ms = now_ms
+        last_ms, expired_list = now_ms - ttl.duration_ms, _BEHIND
+        for key, data in self._column.between(self._next, _BEHIND):
+            is_of_list = key.startswith(expired_list)
+            if entries <= 0 and not is_of_list:
+                self._next = key
+                return
+            entries -= 1
+            (time_ms,) = _TIME.unpack_from(data)
+            if time_ms > last_ms:
+                self._oldest_seen_ms = min(self._oldest_seen_ms, time_ms)
+                continue
+            self._column.delete(key)
+            if self._is_list and not is_of_list:
+                expired_list = key
+        self._next, self._oldest_ms = b"", self._oldest_seen_ms
+
+    def frozen(self) -> rocksdict.RdictIter:
+        """A cursor, which shows the rows of this instant."""
+        return self._column.cursor()
+
+    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Pairs:
+        """The rows and their values as they lie there."""
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        for key, data in self._live(frozen, slot, now_ms):
+            rows.append(key[_GROUP_BYTES:])
+            values.append(data)
+        return rows, values
+
+    def _encoded(self, value: Any) -> bytes:
+        codec = self._values
+        if isinstance(codec, ImmutableCodec):
+            data: bytes = codec.encode(codec.copy(value))
+        else:
+            data = codec.encode(value)
+            check_comes_back(codec, data)
+        if len(data) > _MAX_VALUE_BYTES:
+            raise UnencodableState(f"a value has {len(data)} bytes, and RocksDB takes {_MAX_VALUE_BYTES} at most")
+        return data
+
+    def _live(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        head, last_ms = self._heads[slot], self._live_after(now_ms)
+        found = rows_between(frozen, head, _after(head))
+        if last_ms is None:
+            return found
+        return ((key, data) for key, data in found if _TIME.unpack_from(data)[0] > last_ms)
+
+    def _key(self) -> bytes:
+        """The engine's key of the current key and namespace."""
+        try:
+            return self._heads[self.context.slot] + (self.context.row if self._namespaces is None else self._row())
+        except IndexError:
+            raise no_key() from None
+
+    def _all_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._column.between(key, _after(key))
+
+    def _delete_all_of(self, key: bytes) -> None:
+        for row, _ in self._all_of(key):
+            self._column.delete(row)
+
+
+def _timed(data: bytes) -> Cell:
+    return _TIME.unpack_from(data)[0], data[_TIME.size :]
+
+
+def _stored(cell: Cell) -> bytes:
+    return _TIME.pack(cell[0]) + cell[1]  # type: ignore[no-any-return]
+
+
+class _CellTable(_RocksTable):
+    """Rows of one value each."""
+
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, backend)
+        self._column.fill(self._checked(restored))
+
+    def get(self) -> Cell | None:
+        """The value of the current key."""
+        data = self._column.get(self._key())
+        return None if data is None else self._cell(data)
+
+    def put(self, cell: Cell) -> None:
+        """Set the value of the current key."""
+        self._column.put(self._key(), self._stored(cell))
+
+    def clear(self) -> None:
+        """Remove the value of the current key."""
+        self._column.delete(self._key())
+
+    def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
+        for group, (rows, values) in restored.items():
+            slot = group - self.context.first_group
+            self._check_cell_rows(rows, group)
+            for row, data in zip(rows, values, strict=True):
+                self._decoded(data, slot)
+                yield self._heads[slot] + row, data
+
+
+class _ListTable(_RocksTable):
+    """Rows of elements in order, behind one that says what the next place is."""
+
+    _is_list = True
+
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, backend)
+        self._column.fill(self._checked(restored))
+
+    def elements(self) -> list[Cell]:
+        """The elements of the current key."""
+        key = self._key()
+        if self._column.get(key) is None:
+            return []
+        rows = self._all_of(key)
+        next(rows)
+        return [self._cell(data) for _, data in rows]
+
+    def append(self, cells: list[Cell]) -> None:
+        """Append elements to those of the current key."""
+        key = self._key()
+        known = self._column.get(key)
+        place = 0 if known is None else int.from_bytes(known[-PLACE_BYTES:], "big")
+        for cell in cells:
+            self._column.put(key + place.to_bytes(PLACE_BYTES, "big"), self._stored(cell))
+            place += 1
+        self._column.put(key, self._next_place(place, cells[-1]))
+
+    def replace(self, cells: list[Cell]) -> None:
+        """Replace the elements of the current key."""
+        self.clear()
+        self.append(cells)
+
+    def clear(self) -> None:
+        """Remove the elements of the current key."""
+        key = self._key()
+        if self._column.get(key) is not None:
+            self._delete_all_of(key)
+
+    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Pairs:
+        """A row for each element, numbered from 0, and the elements."""
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        of_list, place = _BEHIND, 0
+        for key, data in self._live(frozen, slot, now_ms):
+            if key.startswith(of_list):
+                rows.append(of_list[_GROUP_BYTES:] + place.to_bytes(PLACE_BYTES, "big"))
+                values.append(data)
+                place += 1
+            else:
+                of_list, place = key, 0
+        return rows, values
+
+    def _next_place(self, place: int, newest: Cell) -> bytes:
+        """The row in front of a list. It expires with the newest element, and so with the whole list."""
+        data = place.to_bytes(PLACE_BYTES, "big")
+        return data if self.ttl is None else _stored((newest[0], data))
+
+    def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
+        for group, (rows, values) in restored.items():
+            slot = group - self.context.first_group
+            head, of_list, in_front, place = self._heads[slot], b"", b"", 0
+            for row, data in zip(rows, values, strict=True):
+                end = self._end_of_key(row, group)
+                if row[:end] != of_list:
+                    if place:
+                        yield head + of_list, in_front
+                    of_list, place = row[:end], 0
+                self._check_place(row, end, place, group)
+                self._decoded(data, slot)
+                place += 1
+                in_front = self._next_place(place, self._cell(data))
+                yield head + row, data
+            if place:
+                yield head + of_list, in_front
+
+
+class _MapTable(_RocksTable):
+    """Rows of values by a second key."""
+
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: dict[int, Pairs]) -> None:
+        super().__init__(descriptor, backend)
+        self._column.fill(self._checked(restored))
+
+    def get(self, key: bytes) -> Cell | None:
+        """The value of a key in the map of the current one."""
+        data = self._column.get(self._key() + key)
+        return None if data is None else self._cell(data)
+
+    def put(self, key: bytes, cell: Cell) -> None:
+        """Set the value of a key in the map of the current one."""
+        self._column.put(self._key() + key, self._stored(cell))
+
+    def remove(self, key: bytes) -> None:
+        """Remove a key from the map of the current one."""
+        self._column.delete(self._key() + key)
+
+    def items(self) -> list[tuple[bytes, Cell]]:
+        """The map of the current key."""
+        key = self._key()
+        begin = len(key)
+        return [(row[begin:], self._cell(data)) for row, data in self._all_of(key)]
+
+    def clear(self) -> None:
+        """Remove the map of the current key."""
+        self._delete_all_of(self._key())
+
+    def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
+        for group, (rows, values) in restored.items():
+            slot = group - self.context.first_group
+            for row, data in zip(rows, values, strict=True):
+                self._end_of_key(row, group)
+                self._decoded(data, slot)
+                yield self._heads[slot] + row, data
+
+
+class RocksDBBackend(KeyedStateBackend):
+    """Keyed state of one subtask in RocksDB, as large as the disk.
+
+    Every value is encoded when it is set and decoded when it is read, so that what a user does to it reaches no state.
+    One thread changes the state; others may write snapshots. Close it at the end: its directory goes with it.
+
+    Args:
+        key_codec: Of the keys.
+        groups: The key groups of this subtask.
+        max_parallelism: The number of key groups of all subtasks; fixed with the first checkpoint.
+        restored: The files of a snapshot that may hold rows of these key groups.
+        options: How the database is kept.
+        memory: What it may use, with the databases of other subtasks that are given it; None is some of its own.
+
+    Raises:
+        ConfigError: The snapshot has other keys or another number of key groups, or an option cannot be used.
+        SnapshotCorrupt: Two files hold the same key group.
+    """
+
+    def __init__(
+        self,
+        key_codec: KeyCodec,
+        groups: KeyGroupRange,
+        max_parallelism: int,
+        restored: Sequence[KeyedFile] = (),
+        *,
+        options: RocksDBOptions | None = None,
+        memory: RocksDBMemory | None = None,
+    ) -> None:
+        super().__init__(key_codec, groups, max_parallelism, restored)
+        self.memory = memory or RocksDBMemory()
+        self.database = Database(options or RocksDBOptions(), self.memory)
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Remove the database, at once or when the last view is released; may be called twice."""
+        self._is_closed = True
+        self._close_unless_seen()
+
+    def release(self, version: int) -> None:
+        """Give up the view that was the so manieth; any thread may."""
+        super().release(version)
+        self._close_unless_seen()
+
+    def _close_unless_seen(self) -> None:
+        if self._is_closed and not self.context.frozen:
+            self.database.close()
+
+    def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
+        return self._kept(_CellTable(descriptor, self, restored))
+
+    def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _ListTable:
+        return self._kept(_ListTable(descriptor, self, restored))
+
+    def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
+        return self._kept(_MapTable(descriptor, self, restored))

@@ -1,0 +1,515 @@
+"""The RocksDB backend: what it does otherwise than the heap. What both do is in the other files of this folder."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import rocksdict
+
+from partfile.errors import ConfigError, StoreError, UnencodableState
+from partfile.snapshot.keyed.codecs import BytesCodec
+from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+from partfile.snapshot.keyed.keyed_file import encode_keyed_state
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash
+from partfile.snapshot.keyed.rocksdb import backend as rocksdb_backend
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
+from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
+from partfile.snapshot.keyed.ttl import Ttl
+from support.state.keyed import (
+    MAX_PARALLELISM,
+    ROCKSDB,
+    TEXT_KEYS,
+    backend_of,
+    bytes_of,
+    list_of,
+    map_of,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from partfile.snapshot.keyed.backend import KeyedStateBackend
+
+MINUTE_MS = 60_000
+MIB = 1 << 20
+
+
+def opened(options: RocksDBOptions = ROCKSDB, memory: RocksDBMemory | None = None) -> RocksDBBackend:
+    """A backend of all key groups."""
+    groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
+    return RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, options=options, memory=memory or RocksDBMemory(8 * MIB))
+
+
+def directory_of(backend: RocksDBBackend) -> Path:
+    return Path(backend.database.path)
+
+
+def rows_in(backend: RocksDBBackend, state: str) -> list[tuple[bytes, bytes]]:
+    """What lies in the column family of a state."""
+    return list(backend.database.column(state).between(b"", b"\xff\xff"))
+
+
+# The database.
+
+
+@pytest.mark.item("SB-01", "SB-06", "RM-08")
+def test_each_state_has_a_column_family_in_a_directory_of_the_backend(tmp_path: Path) -> None:
+    """Below the one that was named, which is made. Two backends do not meet there."""
+    options = RocksDBOptions(directory=str(tmp_path / "a" / "b"))
+    one, other = opened(options), opened(options)
+    one.value_state(ValueStateDescriptor("größe/[1]\n", BytesCodec()))
+    one.list_state(list_of())
+    other.map_state(map_of())
+    directories = sorted((tmp_path / "a" / "b").iterdir())
+    assert directories == sorted(map(directory_of, (one, other)))
+    names = rocksdict.Rdict.list_cf(str(directory_of(one)), rocksdict.Options(raw_mode=True))
+    assert sorted(names) == ["default", "gr%C3%B6%C3%9Fe%2F%5B1%5D%0A", "list"]
+    one.close()
+    one.close()
+    assert list((tmp_path / "a" / "b").iterdir()) == [directory_of(other)]
+    other.close()
+
+
+def test_nothing_is_logged_ahead(tmp_path: Path) -> None:
+    """The database is scratch, and a log of it would be written for nothing."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    state = backend.value_state(ValueStateDescriptor("bytes", BytesCodec()))
+    for key in range(200):
+        backend.set_current_key(f"key {key}")
+        state.update(bytes(1000))
+    logs = list(directory_of(backend).glob("*.log"))
+    assert logs
+    assert sum(log.stat().st_size for log in logs) < 2000
+    backend.close()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A file stands there."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match=r"directory='.*/file/below' cannot hold a database"):
+        opened(RocksDBOptions(directory=str(tmp_path / "file" / "below")))
+
+
+def test_what_is_not_closed_goes_with_its_last_reference(tmp_path: Path) -> None:
+    """So that a test or a notebook that forgets it leaves nothing behind."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    backend.value_state(value_of())
+    del backend
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.item("SS-04")
+def test_a_database_is_closed_after_the_last_view(tmp_path: Path) -> None:
+    """Views are written though the backend is closed, which takes no more calls."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    state = backend.value_state(value_of())
+    backend.set_current_key("a")
+    state.update(1)
+    expected = bytes_of(backend)
+    views = [backend.freeze(), backend.freeze()]
+    backend.close()
+    assert list(tmp_path.iterdir()) == [directory_of(backend)]
+    for view in views:
+        assert encode_keyed_state(view) == expected
+        view.release()
+    assert list(tmp_path.iterdir()) == []
+    calls: tuple[Callable[[], Any], ...] = (
+        state.value,
+        lambda: state.update(2),
+        state.clear,
+        backend.freeze,
+        lambda: backend.list_state(list_of()),
+    )
+    for call in calls:
+        with pytest.raises(ConfigError, match="the keyed state is closed"):
+            call()
+
+
+def test_a_child_of_a_fork_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    """Neither when it uses the state, nor when it ends as a program does. The parent goes on."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    state = backend.value_state(value_of())
+    backend.set_current_key("a")
+    state.update(1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            refused = 0
+            for call in (state.value, lambda: state.update(2), backend.freeze, lambda: backend.map_state(map_of())):
+                try:
+                    call()
+                except ConfigError as error:
+                    refused += f"process {os.getpid()} was forked" in error.message
+            backend.close()
+            del backend, state
+            gc.collect()
+            code = 0 if refused == 4 else 2
+        finally:
+            os._exit(code)
+    ends_s = time.monotonic() + 60
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    if done == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert done == (child, 0)
+    assert directory_of(backend).exists()
+    state.update(3)
+    assert state.value() == 3
+    backend.close()
+
+
+def test_a_child_that_ends_as_a_program_does_leaves_the_directory(tmp_path: Path) -> None:
+    """Its own end of the interpreter removes nothing of the parent's, and does not wait for missing threads."""
+    program = f"""
+import os, sys
+from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+from partfile.snapshot.keyed.codecs import Int64Codec
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
+options = RocksDBOptions(directory={str(tmp_path)!r})
+backend = RocksDBBackend(KeyCodec("string"), KeyGroupRange(0, 1), 2, options=options)
+state = backend.value_state(ValueStateDescriptor("value", Int64Codec()))
+backend.set_current_key("a")
+state.update(1)
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+state.update(2)
+print(state.value(), len(os.listdir({str(tmp_path)!r})))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "2 1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_cannot_be_read_are_no_end_of_the_rows(tmp_path: Path) -> None:
+    """A damaged file of the database fails the snapshot, which would be short of rows otherwise."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path), compression="none", write_buffer_bytes=64 << 10))
+    state = backend.value_state(ValueStateDescriptor("bytes", BytesCodec()))
+    for key in range(3000):
+        backend.set_current_key(f"key {key}")
+        state.update(os.urandom(1000))
+    files = sorted(directory_of(backend).glob("*.sst"), key=lambda path: path.stat().st_mtime)
+    assert files
+    for path in files:
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 3)
+            file.write(os.urandom(5000))
+    with pytest.raises(StoreError, match="RocksDB failed: Corruption"):
+        bytes_of(backend)
+    keys = backend.key_batch(pa.array([f"key {key}" for key in range(3000)]))
+    with pytest.raises(StoreError, match="RocksDB failed: Corruption"):
+        state.value_batch(keys)
+    backend.close()
+
+
+# Options and memory.
+
+
+@pytest.mark.item("RM-02", "RM-03")
+def test_memory_is_parted_as_flink_parts_it() -> None:
+    """The cache holds the buffers too, which count twice while they are written."""
+    memory = RocksDBMemory(600 * MIB)
+    assert (memory.cache_bytes, memory.write_buffer_bytes) == (500 * MIB, 200 * MIB)
+    memory = RocksDBMemory(600 * MIB, write_buffer_ratio=0.1)
+    assert (memory.cache_bytes, memory.write_buffer_bytes) == (580 * MIB, 40 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: RocksDBMemory(1000), "size_bytes=1000 is less than 8 MiB"),
+        (lambda: RocksDBMemory(write_buffer_ratio=1), "write_buffer_ratio=1 is not between 0 and 1"),
+        (lambda: RocksDBMemory(write_buffer_ratio=0), "write_buffer_ratio=0 is not between 0 and 1"),
+        (lambda: RocksDBOptions(profile="tape"), "RocksDBOptions: profile"),
+        (lambda: RocksDBOptions(write_buffers=1), "RocksDBOptions: write_buffers"),
+        (lambda: RocksDBOptions(cache_bytes=1), "RocksDBOptions: cache_bytes"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(make: Callable[[], object], problem: str) -> None:
+    """By name, with what to write."""
+    with pytest.raises(ConfigError, match=problem) as refused:
+        make()
+    assert refused.value.hint
+
+
+@pytest.mark.item("RM-01", "RM-15")
+def test_several_states_and_backends_stay_within_one_budget() -> None:
+    """Two databases of four states each, of more rows than the memory has room for."""
+    memory = RocksDBMemory(24 * MIB)
+    backends = [opened(memory=memory) for _ in range(2)]
+    states = [
+        (backend, [backend.value_state(ValueStateDescriptor(f"state {at}", BytesCodec())) for at in range(4)])
+        for backend in backends
+    ]
+    most = 0
+    for key in range(1500):
+        for backend, values in states:
+            backend.set_current_key(f"key {key}")
+            for state in values:
+                state.update(bytes(8000))
+        most = max(most, memory.usage_bytes)
+    for backend in backends:
+        bytes_of(backend)
+        most = max(most, memory.usage_bytes)
+        backend.close()
+    assert 2 * memory.size_bytes < 3000 * 8 * 3000
+    assert 4 * MIB < most <= 1.1 * memory.size_bytes
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_write_waits_for_files_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch, is_full: bool) -> None:
+    """The engine itself begins to write files, and takes rows in faster than it writes them."""
+    monkeypatch.setattr(RocksDBMemory, "is_full", property(lambda _memory: is_full))
+    backend = opened(memory=RocksDBMemory(64 * MIB))
+    state = backend.value_state(ValueStateDescriptor("bytes", BytesCodec()))
+    for key in range(30):
+        backend.set_current_key(f"key {key}")
+        state.update(bytes(MIB // 10))
+    assert len(list(directory_of(backend).glob("*.sst"))) == 2 * is_full
+    backend.close()
+
+
+@pytest.mark.item("RM-05", "RM-06", "RM-11", "RM-12")
+def test_options_reach_the_engine(tmp_path: Path) -> None:
+    """A profile gives way to options that are given, these to ``customize``, and all of them to the memory."""
+
+    def customize(options: rocksdict.Options) -> None:
+        options.set_max_background_jobs(7)
+        blocks = rocksdict.BlockBasedOptions()
+        blocks.disable_cache()
+        options.set_block_based_table_factory(blocks)
+
+    chosen = RocksDBOptions(
+        directory=str(tmp_path), profile="spinning-disk-high-memory", write_buffers=6, customize=customize
+    )
+    backend = opened(chosen)
+    backend.value_state(value_of())
+    text = "\n".join(path.read_text() for path in directory_of(backend).glob("OPTIONS-*"))
+    wanted = (
+        "max_background_jobs=7",
+        "max_write_buffer_number=6",
+        "target_file_size_base=268435456",
+        "level_compaction_dynamic_level_bytes=true",
+        "min_write_buffer_number_to_merge=3",
+        "block_size=131072",
+        "no_block_cache=false",
+        "cache_index_and_filter_blocks=true",
+        "pin_l0_filter_and_index_blocks_in_cache=true",
+        "filter_policy=bloomfilter",
+        "use_fsync=false",
+        "max_open_files=-1",
+    )
+    assert [line for line in wanted if line not in text] == []
+    backend.close()
+
+
+@pytest.mark.item("RM-14")
+def test_an_arena_that_fills_the_buffer_by_itself_is_refused() -> None:
+    """Each row would be written to a file of its own."""
+    with pytest.raises(ConfigError, match="arena_block_bytes=4194304 is more than the 2446676 bytes"):
+        opened(RocksDBOptions(arena_block_bytes=4 * MIB))
+    opened(RocksDBOptions(arena_block_bytes=MIB, directory=ROCKSDB.directory)).close()
+
+
+def test_memory_of_another_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its locks are those of threads that are not here."""
+    memory = RocksDBMemory(8 * MIB)
+    monkeypatch.setattr(memory, "_pid", 1)
+    with pytest.raises(ConfigError, match="RocksDBMemory was made by process 1"):
+        opened(memory=memory)
+
+
+# Rows.
+
+
+@pytest.mark.item("SB-05")
+def test_a_value_that_the_engine_does_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is set, and not when it is read."""
+    monkeypatch.setattr(rocksdb_backend, "_MAX_VALUE_BYTES", 10)
+    backend = opened()
+    state = backend.value_state(ValueStateDescriptor("bytes", BytesCodec()))
+    backend.set_current_key("a")
+    state.update(bytes(10))
+    with pytest.raises(UnencodableState, match="a value has 11 bytes, and RocksDB takes 10 at most"):
+        state.update(bytes(11))
+    assert state.value() == bytes(10)
+    backend.close()
+
+
+@pytest.mark.item("TT-17", "TT-19")
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_accesses_look_through_as_many_rows_as_they_pay_for(kind: str) -> None:
+    """In the order of the rows, from where the last look ended; a list that has expired goes as a whole."""
+    ttl, keys = Ttl(60), 1000
+    backend = opened()
+    writes: dict[str, Callable[[], Any]] = {
+        "value": lambda: backend.value_state(value_of(ttl)).update(1),
+        "list": lambda: backend.list_state(list_of(ttl)).add_all("xyz"),
+        "map": lambda: backend.map_state(map_of(ttl)).put(1, 1),
+    }
+    write, rows = writes[kind], keys * {"value": 1, "list": 4, "map": 1}[kind]
+    for key in range(keys + 1):
+        backend.set_current_key(f"key {key}")
+        write()
+    own = backend.context.row
+
+    def others() -> int:
+        return sum(not key[2:].startswith(own) for key, _ in rows_in(backend, kind))
+
+    backend.advance_time(MINUTE_MS)
+    paid = ENTRIES_AT_ONCE // 5 * 5
+    assert others() == rows
+    for _ in range(2 * ENTRIES_AT_ONCE // 5):
+        write()
+    # Each look may have met the rows of the key that pays, and a list is removed to its end.
+    assert 2 * (paid - 4) <= rows - others() <= 2 * (paid + 3)
+    for _ in range(2 * rows // 5):
+        write()
+    assert others() == 0
+    backend.close()
+
+
+@pytest.mark.item("TT-14")
+def test_rows_are_not_looked_through_while_none_can_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their oldest time is known from the last time that they were."""
+    backend = opened()
+    state = backend.value_state(value_of(Ttl(60)))
+    column = backend.database.column("value")
+    looks: list[bytes] = []
+    between = column.between
+
+    def counted(begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        looks.append(begin)
+        return between(begin, end)
+
+    monkeypatch.setattr(column, "between", counted)
+    backend.advance_time(MINUTE_MS)
+    for key in range(2000):
+        backend.set_current_key(f"key {key}")
+        state.update(1)
+    looked = len(looks)
+    assert looked <= 4
+    backend.advance_time(2 * MINUTE_MS - 1)
+    for key in range(2000):
+        backend.set_current_key(f"key {key}")
+        state.update(2)
+    assert len(looks) == looked
+    backend.advance_time(3 * MINUTE_MS)
+    for _ in range(2000):
+        state.update(3)
+    assert len(rows_in(backend, "value")) == 1
+    backend.close()
+
+
+def test_a_row_that_is_written_behind_a_look_is_met_by_the_next() -> None:
+    """Though the look that had passed its place ended without meeting anything that lives."""
+    backend = opened()
+    state = backend.value_state(value_of(Ttl(60)))
+    for key in range(20):
+        backend.set_current_key(f"key {key}")
+        state.update(1)
+    first = min(range(20), key=lambda key: (group_of_hash(TEXT_KEYS.locate(f"key {key}")[1], MAX_PARALLELISM), key))
+    table: Any = backend.tables()["value"]
+    backend.advance_time(MINUTE_MS)
+    table.pay(5)
+    backend.set_current_key(f"key {first}")
+    state.update(2)
+    table.pay(100)
+    assert len(rows_in(backend, "value")) == 1
+    backend.advance_time(2 * MINUTE_MS)
+    table.pay(100)
+    assert rows_in(backend, "value") == []
+    backend.close()
+
+
+def test_a_list_goes_on_where_elements_in_front_have_expired() -> None:
+    """Their places stay free in the database. A view numbers what lives from 0, also of a list that begins anew."""
+    backend = opened()
+    ttl = Ttl(60)
+    state = backend.list_state(list_of(ttl))
+    backend.set_current_key("a")
+    state.add_all("ab")
+    backend.advance_time(MINUTE_MS // 2)
+    state.add_all("cd")
+    backend.advance_time(MINUTE_MS)
+    table: Any = backend.tables()["list"]
+    table.pay(100)
+    assert [key[-8:] for key, _ in rows_in(backend, "list")][1:] == [(2).to_bytes(8, "big"), (3).to_bytes(8, "big")]
+    state.add("e")
+    assert state.get() == ("c", "d", "e")
+    twin = backend_of()
+    twin_state = twin.list_state(list_of(ttl))
+    twin.set_current_key("a")
+    twin.advance_time(MINUTE_MS // 2)
+    twin_state.add_all("cd")
+    twin.advance_time(MINUTE_MS)
+    twin_state.add("e")
+    assert bytes_of(backend) == bytes_of(twin)
+    backend.advance_time(2 * MINUTE_MS)
+    table.pay(1)
+    table.pay(1)
+    assert rows_in(backend, "list") == []
+    state.add("f")
+    assert state.get() == ("f",)
+    backend.close()
+
+
+def test_namespaces_that_end_with_the_largest_byte_are_parted() -> None:
+    """What lies behind all rows of a key is found also where its last bytes cannot grow."""
+    backend = opened()
+    spaces = backend.map_state(map_of(namespace=KeyCodec("binary")))
+    backend.set_current_key("a")
+    for space in (b"\xff", b"\xff\xff", b"\xfe"):
+        spaces.set_namespace(space)
+        spaces.put(1, space.hex())
+    spaces.set_namespace(b"\xff")
+    assert spaces.entries() == ((1, "ff"),)
+    spaces.clear()
+    for space, expected in ((b"\xff", ()), (b"\xff\xff", ((1, "ffff"),)), (b"\xfe", ((1, "fe"),))):
+        spaces.set_namespace(space)
+        assert spaces.entries() == expected
+    backend.close()
+
+
+def test_rows_in_files_that_are_merged_meanwhile_are_what_they_were_last(tmp_path: Path) -> None:
+    """Written again and again, and removed, with buffers so small that the engine writes and merges files."""
+    small = RocksDBOptions(directory=str(tmp_path), write_buffer_bytes=64 << 10, target_file_bytes=64 << 10)
+    both: tuple[KeyedStateBackend, ...] = (opened(small), backend_of())
+    for backend in both:
+        value, rows, pairs = backend.value_state(value_of()), backend.list_state(list_of()), backend.map_state(map_of())
+        for step in range(12):
+            for key in range(300):
+                backend.set_current_key(f"key {key}")
+                value.update(step)
+                rows.add(f"{step}" * 10)
+                pairs.put(step % 5, "x" * 50)
+                if (key + step) % 7 == 0:
+                    rows.clear()
+                    pairs.clear()
+    assert len(list(tmp_path.glob("*/*.sst"))) > 1
+    assert bytes_of(both[0]) == bytes_of(both[1])
+    both[0].close()
+
+
+def test_the_package_that_is_missing_is_named() -> None:
+    """With the command that installs it."""
+    program = "import sys; sys.modules['rocksdict'] = None; import partfile.snapshot.keyed.rocksdb"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "keyed state in RocksDB needs the package rocksdict, which is not installed" in done.stderr
+    assert "Hint: pip install 'partfile[rocksdb]'" in done.stderr

@@ -1,0 +1,174 @@
+"""Views of keyed state and the snapshots made of them, which are the same on each backend."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.strategy import KeyedStateStrategy
+from partfile.snapshot.strategy import LocalCopies, SnapshotOptions, StrategyRunner
+from partfile.snapshot.streams import FileStreamFactory
+from partfile.stores.local.store import LocalStore
+from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, list_of, map_of, mean_of, value_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECKPOINT, SAVEPOINT = SnapshotOptions(), SnapshotOptions(kind="savepoint")
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
+def make(request: pytest.FixtureRequest) -> Any:
+    """The class of a backend."""
+    return request.param
+
+
+@pytest.mark.item("SS-03", "SS-15")
+def test_what_comes_after_the_synchronous_part_is_not_in_the_snapshot(make: Any) -> None:
+    """Of values, lists, maps, accumulators; whatever was added, changed or removed."""
+    backend, change = filled(make=make)
+    change(1)
+    expected = bytes_of(backend)
+    taken = backend.freeze()
+    change(2)
+    change(3)
+    backend.set_current_key("another")
+    backend.value_state(value_of()).update(1)
+    for key in range(100):
+        backend.set_current_key(f"key {key}")
+        backend.value_state(value_of()).clear()
+        backend.list_state(list_of()).update(["other"])
+        backend.map_state(map_of()).clear()
+    assert encode_keyed_state(taken) == expected
+    taken.release()
+    assert bytes_of(backend) != expected
+
+
+def test_any_number_of_snapshots_may_be_open(make: Any) -> None:
+    """Each shows its own instant, in whatever order they are written and released."""
+    backend, change = filled(20, make)
+    expected, taken = [], []
+    for number in range(6):
+        change(number)
+        expected.append(bytes_of(backend))
+        taken.append(backend.freeze())
+        if number == 3:
+            taken[1].release()
+            taken[3].release()
+    change(7)
+    for number in (5, 0, 4, 2):
+        assert encode_keyed_state(taken[number]) == expected[number]
+        taken[number].release()
+        change(8 + number)
+
+
+def test_a_snapshot_keeps_its_view_when_another_is_released(make: Any) -> None:
+    """Also where both have the same dictionaries, because nothing changed between them."""
+    backend, change = filled(20, make)
+    change(1)
+    expected = bytes_of(backend)
+    for kept, released in ((0, 1), (1, 0)):
+        taken = [backend.freeze(), backend.freeze()]
+        taken[released].release()
+        change(2)
+        assert encode_keyed_state(taken[kept]) == expected
+        taken[kept].release()
+        backend, change = filled(20, make)
+        change(1)
+
+
+@pytest.mark.item("SS-17")
+def test_a_snapshot_is_written_while_the_state_changes(make: Any) -> None:
+    """Another thread encodes the view again and again, and sees the same each time."""
+    backend, change = filled(300, make)
+    change(1)
+    expected = bytes_of(backend)
+    taken, is_over = backend.freeze(), threading.Event()
+
+    def encode() -> set[bytes]:
+        found = set()
+        while not is_over.is_set():
+            found.add(encode_keyed_state(taken))
+        return found | {encode_keyed_state(taken)}
+
+    with ThreadPoolExecutor(1) as pool:
+        encoded = pool.submit(encode)
+        try:
+            for number in range(2, 12):
+                change(number)
+        finally:
+            is_over.set()
+        assert encoded.result() == {expected}
+    taken.release()
+
+
+@pytest.mark.item("SS-02", "SS-04", "SS-06", "SS-08", "SS-14", "SS-25", "SS-34")
+@pytest.mark.parametrize("options", [CHECKPOINT, SAVEPOINT], ids=["checkpoint", "savepoint"])
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_the_strategy_writes_the_canonical_file(
+    make: Any, tmp_path: Path, options: SnapshotOptions, is_pooled: bool
+) -> None:
+    """Inline or on a pool, for a checkpoint or a savepoint; a backend without states writes nothing."""
+    backend, change = filled(make=make)
+    change(1)
+    expected = bytes_of(backend)
+    with LocalStore(str(tmp_path)) as store, ThreadPoolExecutor(1) as pool:
+        streams = FileStreamFactory(store, "job", 1)
+        runner = StrategyRunner(KeyedStateStrategy(backend), pool if is_pooled else None)
+        handle = runner.snapshot(1, 0, streams, options).result().primary
+        assert isinstance(handle, FileHandle)
+        assert store.read_file(f"job/{handle.path}", 1 << 30) == expected
+        assert backend.context.frozen == 0
+        nothing = StrategyRunner(KeyedStateStrategy(backend_of(make))).snapshot(2, 0, streams, options).result()
+        assert nothing.primary is None
+
+
+@pytest.mark.item("SS-18", "LR-12")
+def test_a_local_copy_is_the_same_file(make: Any, tmp_path: Path) -> None:
+    """Where it is wanted, and never of a savepoint."""
+    backend, change = filled(make=make)
+    change(1)
+    with LocalStore(str(tmp_path)) as store, LocalStore(str(tmp_path / "local")) as local:
+        strategy = KeyedStateStrategy(backend, LocalCopies(local, "subtask-0"))
+        streams = FileStreamFactory(store, "job", 1)
+        result = StrategyRunner(strategy).snapshot(1, 0, streams, CHECKPOINT).result()
+        assert isinstance(result.local, FileHandle)
+        assert local.read_file(f"subtask-0/{result.local.path}", 1 << 30) == bytes_of(backend)
+        assert StrategyRunner(strategy).snapshot(2, 0, streams, SAVEPOINT).result().local is None
+
+
+def test_what_was_restored_and_is_not_registered_is_carried_on(make: Any) -> None:
+    """Byte for byte, also when it is restored once more, and beside what is registered."""
+    backend, change = filled(make=make)
+    change(1)
+    expected = bytes_of(backend)
+    carried = backend_of(make, files=[KeyedFile(expected, "file")])
+    assert bytes_of(carried) == expected
+    carried.value_state(value_of())
+    assert bytes_of(carried) == expected
+    again = backend_of(make, files=[KeyedFile(bytes_of(carried), "file")])
+    for register in (
+        lambda: again.list_state(list_of()),
+        lambda: again.map_state(map_of()),
+        lambda: again.aggregating_state(mean_of()),
+    ):
+        register()
+        assert bytes_of(again) == expected
+
+
+def test_a_large_batch_is_as_its_rows(make: Any, rng: Any) -> None:
+    """Groups are found by columns, rows by their bytes: the same state comes of both."""
+    keys = [f"key {rng.randrange(1000)}" for _ in range(3000)]
+    alone, batched = backend_of(make), backend_of(make)
+    state = alone.value_state(value_of())
+    for number, key in enumerate(keys):
+        alone.set_current_key(key)
+        state.update(number)
+    batched.value_state(value_of()).update_batch(batched.key_batch(pa.array(keys)), list(range(len(keys))))
+    assert bytes_of(alone) == bytes_of(batched)
