@@ -1,14 +1,13 @@
-"""Flink in an environment of its own: found or installed, and kept running so that its JVM is as warm as Spark's."""
+"""Flink in an environment of its own, kept running so that its JVM is as warm as Spark's."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from environments import FLINK
 from processes import Meter
 from runs import Run, with_outcome
 
@@ -16,15 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-VERSION = "2.3"
-HOME = Path(os.environ.get("PARTFILE_FLINK", Path.home() / ".cache" / "partfile" / f"flink-{VERSION}"))
-"""Its virtual environment: some 800 MB, and far too many dependencies to share ours with."""
 _JOB = Path(__file__).parent / "flink_job.py"
-_INSTALL_TIMEOUT_S = 900
-
-
-class FlinkIsMissing(Exception):
-    """Flink cannot be had here; the message says why."""
 
 
 class Flink:
@@ -40,7 +31,7 @@ class Flink:
     def __enter__(self) -> Self:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [python(), str(_JOB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                [FLINK.python, str(_JOB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
         return self
 
@@ -95,38 +86,3 @@ class Flink:
                 answer: dict[str, float] = json.loads(line)
                 return answer
         raise SystemExit(f"Flink's job has failed: see {self._log}")
-
-
-def python() -> str:
-    """The interpreter of Flink's environment."""
-    return str(HOME / "bin" / "python")
-
-
-def ensure_flink(say: Callable[[str], None]) -> None:
-    """Find Flink, or install it once.
-
-    Raises:
-        FlinkIsMissing: It is not there and could not be installed.
-    """
-    if _is_there():
-        return
-    say(f"Installing apache-flink {VERSION} into {HOME} (once, a few minutes)")
-    commands = (
-        [sys.executable, "-m", "venv", str(HOME)],
-        [python(), "-m", "pip", "install", "-qq", f"apache-flink=={VERSION}.*"],
-    )
-    for command in commands:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise FlinkIsMissing(f"apache-flink {VERSION} could not be installed: {error}") from error
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise FlinkIsMissing(f"apache-flink {VERSION} could not be installed: {reason}")
-
-
-def _is_there() -> bool:
-    try:
-        return subprocess.run([python(), "-c", "import pyflink"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False

@@ -1,8 +1,8 @@
-"""Distinct rows in plain Python: what keys cost, beside a table of DuckDB with a primary key and the sink without keys.
+"""Distinct rows in plain Python: what keys cost, beside the sink without keys, a table of DuckDB, and Bytewax.
 
 CPU seconds, since all of it is work of one thread but what DuckDB chooses. Keys are text of 30 characters; half of the
 rows of a batch have come before. DuckDB inserts the keys of a batch in one transaction and hands back those that are
-new; it writes no rows, which is in its favour.
+new; it writes no rows, which is in its favour. Bytewax keeps a flag a key and writes the lines of new keys.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import partfile as pf
+from environments import BYTEWAX
 from figures import Report, figure_of_rounds
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class _Costs(NamedTuple):
     """Of one without keys."""
     duckdb_s: float
     """Of one of DuckDB beside few keys."""
+    bytewax_s: float
+    """Of one of Bytewax beside as many."""
     bytes_a_key: float
     one_row_ms: float
     """Wall time of a checkpoint of one row beside many keys, in milliseconds."""
@@ -89,6 +92,15 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
     )
     for title, ratios, goal, note in shown:
         report.figures.append(figure_of_rounds(title, ratios, goal, "at most", note))
+    report.figures.append(
+        figure_of_rounds(
+            "distinct: Bytewax's keyed rows to a file / batch, CPU",
+            [one.bytewax_s / one.few_s for one in rounds],
+            5.0,
+            "at least",
+            f"{last.bytewax_s:.3f} s and {last.few_s:.3f} s; it is given finished lines and keeps no recovery store",
+        )
+    )
     return report
 
 
@@ -109,6 +121,7 @@ def _round(work: Path, seed: int, many: int) -> _Costs:
         many_s=float(np.mean(costs[many:])),
         plain_s=plain_s,
         duckdb_s=_duckdb(work / "keys.duckdb", seed),
+        bytewax_s=BYTEWAX.answer("bytewax_distinct.py", work / "bytewax.jsonl", ROWS, FEW + MEASURED, FEW)["batch_s"],
         bytes_a_key=bytes_a_key,
         one_row_ms=one_row_ms,
         plain_one_row_ms=plain_one_row_ms,

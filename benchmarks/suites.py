@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flink_engine import FlinkIsMissing, ensure_flink
+from environments import BYTEWAX, FLINK, QUIX, PeerIsMissing
 from goals import GOALS, suite_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Suite:
 
         try:
             self.ensure(print)
-        except (MissingProgram, FlinkIsMissing) as missing:
+        except (MissingProgram, PeerIsMissing) as missing:
             return str(missing)
         return None
 
@@ -70,11 +70,12 @@ _ALL = (
     Suite("latency", "micro-batches of one row", 5),
     Suite("history", "10 000 checkpoints of one sink, without Spark", 2),
     Suite("long", "1 000 batches within Spark, 24 parts open: time, metadata and memory", 7),
-    Suite("flink", "JSON from the same CSV as Flink's SQL file sink", 5, ensure_flink),
+    Suite("flink", "JSON from the same CSV as Flink's SQL file sink", 5, FLINK.ensure),
     Suite("reading", "DuckDB over what was written", 2),
     Suite("buckets", "2 000 buckets in each batch", 8),
     Suite("snapshot", "a checkpoint of 10 000 parts against encoding and writing them once", 1),
-    Suite("distinct", "distinct rows in plain Python, beside a table of DuckDB", 6),
+    Suite("keyed", "keyed state on the heap and in RocksDB, beside that of Quix Streams", 3, QUIX.ensure),
+    Suite("distinct", "distinct rows in plain Python, beside DuckDB and Bytewax", 8, BYTEWAX.ensure),
     Suite("distinct_spark", "distinct rows in Spark, beside dropDuplicatesWithinWatermark with RocksDB", 10),
     Suite("hdfs", "JSON to HDFS, what the NameNode is asked, a large restore", 5, _ensure_hdfs),
     Suite("s3", "JSON to S3 against renames, one large part against boto3", 6, _ensure_s3),

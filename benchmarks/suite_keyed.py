@@ -1,0 +1,206 @@
+"""Keyed state: what an access costs on each backend beside Quix Streams' state, and what a snapshot costs.
+
+CPU seconds of one thread, keys in an order that is not that of their rows. An access chooses a key, gets its count and
+puts the next one, which is what counting is.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from environments import QUIX
+from figures import Report, figure_of_rounds
+from partfile.snapshot.keyed.codecs import BytesCodec, Int64Codec
+from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+from partfile.snapshot.keyed.heap import HeapBackend
+from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.keys import KeyCodec, group_range
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
+from partfile.snapshot.keyed.ttl import Ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from partfile.snapshot.keyed.states import ValueState
+    from scale import Scale
+
+KEYS = 200_000
+LARGE = 1_000_000
+"""Entries of the state whose synchronous part is measured."""
+GROUPS = 128
+TEXT = KeyCodec("string")
+BUDGET_BYTES = 64 << 20
+STATES = 8
+
+
+class _Costs(NamedTuple):
+    heap_us: float
+    """CPU of an access to a key that is there, in microseconds."""
+    heap_ttl_us: float
+    rocksdb_us: float
+    quix_us: float
+    sync_ms: float
+    """Wall time of the synchronous part of a large state on the heap."""
+    heap_export: float
+    """Entries a second of CPU."""
+    rocksdb_export: float
+    usage: float
+    """The most memory that RocksDB used / its budget."""
+
+
+def run(data: Path, work: Path, scale: Scale) -> Report:
+    """Each round measures everything; the first round of a process is dropped."""
+    del data  # made on the fly
+    report, rounds = Report(), list[_Costs]()
+    for number in range(scale.rounds + 1):
+        own = work / str(number)
+        own.mkdir()
+        found = _round(own, scale)
+        if number:
+            rounds.append(found)
+            print(
+                f"  an access: heap {found.heap_us:.2f} us, RocksDB {found.rocksdb_us:.2f}, Quix {found.quix_us:.2f}",
+                flush=True,
+            )
+    last = rounds[-1]
+    per_access = f"{last.heap_us:.2f}, {last.rocksdb_us:.2f} and {last.quix_us:.2f} us of CPU an access"
+    at_least = (
+        ("keyed: get and put on the heap, 1 M/s of CPU", [2 / one.heap_us for one in rounds], 1.0, per_access),
+        ("keyed: heap, speed / Quix", [one.quix_us / one.heap_us for one in rounds], 5.0, per_access),
+        ("keyed: RocksDB, speed / Quix", [one.quix_us / one.rocksdb_us for one in rounds], 1.0, per_access),
+        (
+            "keyed: canonical export of the heap, 400 000 entries/s",
+            [one.heap_export / 400_000 for one in rounds],
+            1.0,
+            f"{last.heap_export:.0f} entries/s of CPU",
+        ),
+        (
+            "keyed: canonical export of RocksDB, 400 000 entries/s",
+            [one.rocksdb_export / 400_000 for one in rounds],
+            1.0,
+            f"{last.rocksdb_export:.0f} entries/s of CPU",
+        ),
+    )
+    at_most = (
+        (
+            "keyed: an access with time to live / without, heap",
+            [one.heap_ttl_us / one.heap_us for one in rounds],
+            1.3,
+            f"{last.heap_ttl_us:.2f} and {last.heap_us:.2f} us",
+        ),
+        (
+            f"keyed: synchronous part of {scale.of(LARGE, KEYS)} entries, ms",
+            [one.sync_ms for one in rounds],
+            5.0,
+            "the heap",
+        ),
+        (
+            f"keyed: memory of RocksDB with {STATES} states / its budget",
+            [one.usage for one in rounds],
+            1.1,
+            f"{BUDGET_BYTES >> 20} MiB",
+        ),
+    )
+    for title, ratios, goal, note in at_least:
+        report.figures.append(figure_of_rounds(title, ratios, goal, "at least", note))
+    for title, ratios, goal, note in at_most:
+        report.figures.append(figure_of_rounds(title, ratios, goal, "at most", note))
+    return report
+
+
+def _round(work: Path, scale: Scale) -> _Costs:
+    rows = scale.of(KEYS, 20_000)
+    keys = [f"key {row * 7919 % rows}" for row in range(rows)]
+    heap, heap_ttl, rocksdb = _heap(), _heap(), _rocksdb(work / "rocksdb")
+    heap_us, heap_export = _access_us(heap, None, keys), _export(heap, rows)
+    heap_ttl_us = _access_us(heap_ttl, Ttl("1 day"), keys)
+    rocksdb_us, rocksdb_export = _access_us(rocksdb, None, keys), _export(rocksdb, rows)
+    rocksdb.close()
+    quix = QUIX.answer("quix_state.py", work / "quix", rows)
+    return _Costs(
+        heap_us=heap_us,
+        heap_ttl_us=heap_ttl_us,
+        rocksdb_us=rocksdb_us,
+        quix_us=quix["known_s"] / rows * 1e6,
+        sync_ms=_sync_ms(scale.of(LARGE, KEYS)),
+        heap_export=heap_export,
+        rocksdb_export=rocksdb_export,
+        usage=_usage(work / "memory", scale.of(3000, 1000)),
+    )
+
+
+def _heap() -> KeyedStateBackend:
+    return HeapBackend(TEXT, group_range(0, 1, GROUPS), GROUPS)
+
+
+def _rocksdb(directory: Path, memory: RocksDBMemory | None = None) -> RocksDBBackend:
+    options = RocksDBOptions(directory=str(directory))
+    return RocksDBBackend(TEXT, group_range(0, 1, GROUPS), GROUPS, options=options, memory=memory)
+
+
+def _access_us(backend: KeyedStateBackend, ttl: Ttl | None, keys: list[str]) -> float:
+    backend.advance_time(1_700_000_000_000)
+    state = backend.value_state(ValueStateDescriptor("count", Int64Codec(), ttl=ttl))
+    _count(backend, state, keys)
+    return _cpu_s(lambda: _count(backend, state, keys)) / len(keys) * 1e6
+
+
+def _count(backend: KeyedStateBackend, state: ValueState[int], keys: list[str]) -> None:
+    for key in keys:
+        backend.set_current_key(key)
+        state.update((state.value() or 0) + 1)
+
+
+def _export(backend: KeyedStateBackend, entries: int) -> float:
+    def export() -> None:
+        taken = backend.freeze()
+        KeyedFile(encode_keyed_state(taken), "a benchmark")
+        taken.release()
+
+    return entries / _cpu_s(export)
+
+
+def _sync_ms(entries: int) -> float:
+    backend = _heap()
+    state = backend.value_state(ValueStateDescriptor("count", Int64Codec()))
+    for key in range(entries):
+        backend.set_current_key(f"key {key}")
+        state.update(key)
+    # A collection of garbage that happens to fall here is not the snapshot's.
+    gc.collect()
+    began = time.perf_counter()
+    taken = backend.freeze()
+    ended = time.perf_counter()
+    taken.release()
+    return (ended - began) * 1000
+
+
+def _usage(directory: Path, keys: int) -> float:
+    memory = RocksDBMemory(BUDGET_BYTES)
+    backend = _rocksdb(directory, memory)
+    states = [backend.value_state(ValueStateDescriptor(f"state {at}", BytesCodec())) for at in range(STATES)]
+    most = 0
+    for key in range(keys):
+        backend.set_current_key(f"key {key}")
+        for state in states:
+            state.update(bytes(8000))
+        most = max(most, memory.usage_bytes)
+    for key in range(keys):
+        backend.set_current_key(f"key {key}")
+        for state in states:
+            state.value()
+        most = max(most, memory.usage_bytes)
+    backend.close()
+    return most / BUDGET_BYTES
+
+
+def _cpu_s(act: Callable[[], None]) -> float:
+    gc.collect()
+    began = time.process_time()
+    act()
+    return time.process_time() - began
