@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, UnencodableState
-from partfile.snapshot.keyed.codecs import TimedCodec
+from partfile.snapshot.keyed.codecs import TIME_BYTES, TimedCodec
 from partfile.snapshot.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -20,6 +20,7 @@ from partfile.snapshot.keyed.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
     check_same_keyed_state,
+    codec_in_snapshot,
     info_of,
 )
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from partfile.snapshot.keyed.descriptors import Descriptor
+    from partfile.snapshot.keyed.descriptors import Descriptor, Earlier
     from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
     from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
     from partfile.snapshot.keyed.states import Cell, CellRows, ListRows, MapRows, Rows
@@ -374,6 +375,21 @@ class KeyedStateBackend(ABC):
         found = {**self._infos, **{name: info for name, (info, _) in self._carried.items()}}
         return tuple(found[name] for name in sorted(found))
 
+    def drop_state(self, name: str) -> None:
+        """Leave a state that was restored and is of no use any more out of all further snapshots.
+
+        One that is absent counts as dropped, so that a program may say it at each start.
+
+        Raises:
+            ConfigError: The state is registered.
+        """
+        if name in self._states:
+            raise ConfigError(
+                f"state {name!r} is registered, and cannot be dropped",
+                hint=f"Call drop_state({name!r}) in a program that does not ask for the state, or clear() its keys.",
+            )
+        self._carried.pop(name, None)
+
     def freeze(self) -> KeyedView:
         """Take a view of all rows, in the thread that changes them; nothing is copied or encoded yet."""
         with self._lock:
@@ -437,20 +453,52 @@ class KeyedStateBackend(ABC):
                     hint=f"Write ttl={self._ttls[descriptor.name]!r}, or take another name: name=NAME",
                 )
             return self._states[descriptor.name]
-        if len(self.infos) >= MAX_STATES and descriptor.name not in self._carried:
+        name = self._name_in_snapshot(descriptor)
+        if len(self.infos) >= MAX_STATES and name not in self._carried:
             raise ConfigError(
                 f"an operator has {MAX_STATES} states, and no room for {descriptor.name!r}",
                 hint="Keep several values in one state: MapStateDescriptor(name='all', ...)",
             )
         restored: dict[int, Pairs] = {}
-        if descriptor.name in self._carried:
-            known, restored = self._carried[descriptor.name]
+        if name in self._carried:
+            known, restored = self._carried[name]
+            earlier = codec_in_snapshot(known, descriptor)
+            if earlier is not None:
+                known = known.model_copy(update={"codecs": {**known.codecs, "element": descriptor.codec.info}})
             check_same_keyed_state(known, info, "in the snapshot")
+            if earlier is not None:
+                restored = {group: self._converted(descriptor, earlier, group, restored[group]) for group in restored}
         state = self._opened(descriptor, restored)
-        self._carried.pop(descriptor.name, None)
+        self._carried.pop(name, None)
         self._infos[descriptor.name], self._states[descriptor.name] = info, state
         self._ttls[descriptor.name] = descriptor.ttl
         return state
+
+    def _name_in_snapshot(self, descriptor: Descriptor) -> str:
+        """The name that a restored state has in the snapshot: that of today, or the former one."""
+        name, formerly = descriptor.name, descriptor.formerly
+        if formerly is None or formerly not in self._carried:
+            return name
+        if name in self._carried:
+            raise ConfigError(
+                f"the snapshot has both the state {name!r} and {formerly!r}, its former name",
+                hint=f"Drop the one that is not wanted before: drop_state({formerly!r})",
+            )
+        return formerly
+
+    def _converted(self, descriptor: Descriptor, earlier: Earlier, group: int, pairs: Pairs) -> Pairs:
+        """Rows of a key group whose values were in an earlier codec, with values in today's."""
+        rows, values = pairs
+        # The time in front of a value stays as it is.
+        begin = 0 if descriptor.ttl is None else TIME_BYTES
+        try:
+            return rows, [earlier.value_of_today(one, begin, descriptor.codec) for one in values]
+        except (SnapshotCorrupt, UnencodableState) as error:
+            was = earlier.codec.info
+            raise type(error)(
+                f"state {descriptor.name!r}, key group {group}, codec {was.name!r} of version {was.version} to "
+                f"{descriptor.codec.info.name!r}: {error.message}"
+            ) from error
 
     def _opened(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> Any:
         if isinstance(descriptor, ListStateDescriptor):

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
-_TIME_BYTES = 8
+TIME_BYTES = 8
+"""Of the time in front of a value, in a state with a time to live."""
 _MIN_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -56,6 +57,20 @@ def check_comes_back(codec: Codec[Value], data: bytes) -> Value:
         return codec.decode(data)
     except SnapshotCorrupt as error:
         raise UnencodableState(f"a value does not come back: {error.message}") from error
+
+
+def encode_checked(codec: Codec[Any], value: Any) -> bytes:
+    """A value that a user gives as bytes, which come back as that value.
+
+    Raises:
+        UnencodableState: The codec has no form for it, or it does not come back.
+    """
+    if isinstance(codec, ImmutableCodec):
+        data: bytes = codec.encode(codec.copy(value))
+    else:
+        data = codec.encode(value)
+        check_comes_back(codec, data)
+    return data
 
 
 class ImmutableCodec(ABC, Generic[Value]):
@@ -492,6 +507,6 @@ class TimedCodec(Generic[Value]):
         Raises:
             SnapshotCorrupt: There is no time, or the value cannot be decoded.
         """
-        if len(data) < _TIME_BYTES:
+        if len(data) < TIME_BYTES:
             raise SnapshotCorrupt(f"a value of {len(data)} bytes has no time")
-        return _LONG.unpack_from(data)[0], self.codec.decode(data[_TIME_BYTES:])
+        return _LONG.unpack_from(data)[0], self.codec.decode(data[TIME_BYTES:])

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from partfile.errors import ConfigError
+from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
+from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.operator_state import check_same_state
 from partfile.snapshot.state_file import StateMetaInfo
 
@@ -27,12 +28,53 @@ Result = TypeVar("Result")
 Kind = Literal["value", "list", "map", "reducing", "aggregating"]
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A codec that an earlier program gave the values of a state, and how they become those of today."""
+
+    codec: Codec[Any]
+    """As it was then: its name and version are those in the snapshot."""
+    convert: Callable[[Any], Any] = _as_it_is
+    """Makes a value of today's codec of one of that codec."""
+
+    def value_of_today(self, data: bytes, begin: int, codec: Codec[Any]) -> bytes:
+        """A value that was written in the earlier codec, in today's.
+
+        Args:
+            data: As it was written.
+            begin: Where it begins, behind a time that stays as it is.
+            codec: Today's.
+
+        Raises:
+            SnapshotCorrupt: It is none of the earlier codec, or has no time.
+            UnencodableState: ``convert`` raised, or returned what today's codec has no form for.
+        """
+        if len(data) < begin:
+            raise SnapshotCorrupt("a value has no time")
+        value = self.codec.decode(data[begin:])
+        try:
+            converted = self.convert(value)
+        except Exception as error:
+            raise UnencodableState(f"the function convert raised {error!r} for {value!r}") from error
+        if converted is None:
+            raise UnencodableState(f"the function convert returned None for {value!r}")
+        return data[:begin] + encode_checked(codec, converted)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     ttl: Ttl | None = None
     """How long values live; None is for ever."""
     namespace: KeyCodec | None = None
     """The kind of the namespaces, by which one key has several values; None if the state has none."""
+    formerly: str | None = None
+    """The name that the state had in earlier snapshots."""
+    earlier: tuple[Earlier, ...] = ()
+    """Codecs that its values had in earlier snapshots. A restore turns such values into those of today's codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +163,14 @@ def is_keyed_state(info: StateMetaInfo) -> bool:
         and info.options["expires"] in {"yes", "no"}
         and info.codecs.keys() - {"namespace"} == ({"element", "key"} if is_map else {"element"})
     )
+
+
+def codec_in_snapshot(known: StateMetaInfo, descriptor: Descriptor) -> Earlier | None:
+    """The earlier codec that a snapshot has the values of a state in; None if it is that of today, or no such one."""
+    written = known.codecs.get("element")
+    if written == descriptor.codec.info:
+        return None
+    return next((one for one in descriptor.earlier if one.codec.info == written), None)
 
 
 def check_same_keyed_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> None:

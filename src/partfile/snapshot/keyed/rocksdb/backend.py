@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from partfile.errors import UnencodableState
 from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table
-from partfile.snapshot.keyed.codecs import ImmutableCodec, check_comes_back
+from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.rocksdb.database import (
     Database,
     RocksDBMemory,
@@ -121,12 +121,7 @@ class _RocksTable(Table):
         return rows, values
 
     def _encoded(self, value: Any) -> bytes:
-        codec = self._values
-        if isinstance(codec, ImmutableCodec):
-            data: bytes = codec.encode(codec.copy(value))
-        else:
-            data = codec.encode(value)
-            check_comes_back(codec, data)
+        data = encode_checked(self._values, value)
         if len(data) > _MAX_VALUE_BYTES:
             raise UnencodableState(f"a value has {len(data)} bytes, and RocksDB takes {_MAX_VALUE_BYTES} at most")
         return data

@@ -1,0 +1,196 @@
+"""Keyed states that change from one program to the next: renamed, dropped, or with values in another codec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from partfile.errors import ConfigError, SnapshotCorrupt, SnapshotVersionError, UnencodableState
+from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, MsgpackCodec, PairCodec, TextCodec
+from partfile.snapshot.keyed.descriptors import (
+    Earlier,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from partfile.snapshot.keyed.keys import KeyCodec
+from partfile.snapshot.keyed.ttl import Ttl
+from support.state.keyed import BACKENDS, backend_of, bytes_of, file_of, list_of, map_of, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from partfile.snapshot.keyed.keyed_file import KeyedFile
+
+KEYS = [f"key {number}" for number in range(40)]
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
+def make(request: pytest.FixtureRequest) -> Any:
+    """The class of a backend."""
+    return request.param
+
+
+def before(ttl: Ttl | None = None) -> KeyedFile:
+    """What the program of before left: a value, a list and a map for each key."""
+    backend = backend_of()
+    backend.advance_time(1000)
+    value, rows = backend.value_state(value_of(ttl)), backend.list_state(list_of(ttl))
+    pairs = backend.map_state(map_of(ttl))
+    for number, key in enumerate(KEYS):
+        backend.set_current_key(key)
+        value.update(number)
+        rows.add_all([f"{number}", "7"])
+        pairs.put(1, number)
+    return file_of(backend)
+
+
+def restored(make: Any, file: KeyedFile) -> KeyedStateBackend:
+    backend = backend_of(make, files=[file])
+    backend.advance_time(1000)
+    return backend
+
+
+@pytest.mark.parametrize("ttl", [None, Ttl(60)])
+def test_a_state_is_renamed(make: Any, ttl: Ttl | None) -> None:
+    """It goes on with its values, and later snapshots have the new name alone; the next start may still say both."""
+    named = ValueStateDescriptor("count", Int64Codec(), ttl=ttl, formerly="value")
+    file = before(ttl)
+    for _ in range(2):
+        backend = restored(make, file)
+        state = backend.value_state(named)
+        for number, key in enumerate(KEYS):
+            backend.set_current_key(key)
+            assert state.value() == number
+        file = file_of(backend)
+        assert [info.name for info in file.infos] == ["count", "list", "map"]
+        backend.close()
+
+
+def test_a_name_that_is_both_old_and_new_is_refused(make: Any) -> None:
+    """Nothing says which of the two is meant. One that is dropped before is out of the way."""
+    backend = restored(make, before())
+    named = ListStateDescriptor("list", TextCodec(), formerly="value")
+    with pytest.raises(ConfigError, match="the snapshot has both the state 'list' and 'value', its former name"):
+        backend.list_state(named)
+    backend.drop_state("value")
+    assert backend.list_state(named) is not None
+    backend.close()
+
+
+def test_a_state_that_is_not_wanted_is_dropped(make: Any) -> None:
+    """It is in no further snapshot. One that is registered is not dropped, one that is absent is so already."""
+    backend = restored(make, before())
+    backend.value_state(value_of())
+    backend.drop_state("list")
+    backend.drop_state("list")
+    backend.drop_state("never there")
+    with pytest.raises(ConfigError, match="state 'value' is registered, and cannot be dropped"):
+        backend.drop_state("value")
+    assert [info.name for info in file_of(backend).infos] == ["map", "value"]
+    rows = backend.list_state(list_of())
+    backend.set_current_key(KEYS[0])
+    assert rows.get() == ()
+    backend.close()
+
+
+@pytest.mark.parametrize("ttl", [None, Ttl(60)])
+def test_values_are_turned_into_those_of_another_codec(make: Any, ttl: Ttl | None) -> None:
+    """Of each kind, with the times that they were written at; a key that is not touched too."""
+    backend = restored(make, before(ttl))
+    value = backend.value_state(
+        ValueStateDescriptor("value", Float64Codec(), ttl=ttl, earlier=(Earlier(Int64Codec(), lambda old: old / 2),))
+    )
+    rows = backend.list_state(ListStateDescriptor("list", Int64Codec(), ttl=ttl, earlier=(Earlier(TextCodec(), int),)))
+    pairs = backend.map_state(
+        MapStateDescriptor("map", KeyCodec("integer"), TextCodec(), ttl=ttl, earlier=(Earlier(MsgpackCodec(), str),))
+    )
+    for number, key in enumerate(KEYS[:20]):
+        backend.set_current_key(key)
+        assert (value.value(), rows.get(), pairs.entries()) == (number / 2, (number, 7), ((1, f"{number}"),))
+    again = restored(make, file_of(backend))
+    state = again.value_state(ValueStateDescriptor("value", Float64Codec(), ttl=ttl))
+    again.advance_time(60_999)
+    again.set_current_key(KEYS[30])
+    assert state.value() == 15.0
+    again.advance_time(61_000)
+    assert state.value() == (15.0 if ttl is None else None)
+    backend.close()
+    again.close()
+
+
+def test_one_of_several_earlier_codecs_is_that_of_the_snapshot(make: Any) -> None:
+    """By name and version. A version whose bytes are read as they are needs no function."""
+
+    def pair(version: int) -> PairCodec[int]:
+        return PairCodec("count", lambda value: b"%d" % value, int, version=version)
+
+    first = backend_of()
+    state = first.reducing_state(ReducingStateDescriptor("sum", pair(1), max))
+    first.set_current_key("a")
+    state.add(5)
+    with pytest.raises(SnapshotVersionError, match="state 'sum' is in the snapshot with version 1 of the codec"):
+        restored(make, file_of(first)).reducing_state(ReducingStateDescriptor("sum", pair(3), max))
+    earlier = (Earlier(pair(2), lambda _value: 0), Earlier(TextCodec(), int), Earlier(pair(1)))
+    backend = restored(make, file_of(first))
+    renewed = backend.reducing_state(ReducingStateDescriptor("sum", pair(3), max, earlier=earlier))
+    backend.set_current_key("a")
+    assert renewed.get() == 5
+    assert file_of(backend).infos[0].codecs["element"].version == 3
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("convert", "error", "problem"),
+    [
+        (str, UnencodableState, "'0' is a str, not a float"),
+        (lambda _value: None, UnencodableState, "the function convert returned None for 0"),
+        (
+            lambda value: 1 / value,
+            UnencodableState,
+            "the function convert raised ZeroDivisionError",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_turned_is_told_and_nothing_is_lost(
+    make: Any, convert: Callable[[int], Any], error: type[Exception], problem: str
+) -> None:
+    """With state, key group and codecs. The state is carried on, and can be asked for otherwise."""
+    file = before()
+    backend = restored(make, file)
+    expected = bytes_of(backend)
+    place = r"state 'value', key group [0-9]+, codec 'int64' of version 1 to 'float64': "
+    with pytest.raises(error, match=place + problem):
+        backend.value_state(ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), convert),)))
+    assert bytes_of(backend) == expected
+    state = backend.value_state(value_of())
+    backend.set_current_key(KEYS[3])
+    assert state.value() == 3
+    assert bytes_of(backend) == expected
+    backend.close()
+
+
+def test_bytes_that_are_none_of_the_earlier_codec_are_damage(make: Any) -> None:
+    """They would be another value otherwise."""
+    first = backend_of()
+    state = first.value_state(ValueStateDescriptor("value", BytesCodec()))
+    first.set_current_key("a")
+    state.update(b"\xff")
+    wrong: Any = PairCodec("x", bytes, bytes.decode)
+    wrong.info = BytesCodec.info
+    asked = ValueStateDescriptor("value", TextCodec(), earlier=(Earlier(wrong),))
+    with pytest.raises(SnapshotCorrupt, match=r"state 'value', key group [0-9]+, codec 'bytes' of version 1 to 'text'"):
+        restored(make, file_of(first)).value_state(asked)
+
+
+def test_keys_and_namespaces_keep_their_kinds(make: Any) -> None:
+    """They say in which row a value is looked for, and in which subtask."""
+    backend = restored(make, before())
+    with pytest.raises(ConfigError, match="with the key codec key/integer, not key/string"):
+        backend.map_state(
+            MapStateDescriptor("map", KeyCodec("string"), TextCodec(), earlier=(Earlier(MsgpackCodec(), str),))
+        )
+    backend.close()
