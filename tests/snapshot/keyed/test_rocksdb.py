@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -107,6 +107,35 @@ def test_what_is_not_closed_goes_with_its_last_reference(tmp_path: Path) -> None
     backend.value_state(value_of())
     del backend
     gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_directory_is_found_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end as well, when the database goes."""
+    monkeypatch.chdir(tmp_path)
+    backend = opened(RocksDBOptions(directory="state"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    state = backend.value_state(value_of())
+    backend.set_current_key("a")
+    state.update(1)
+    assert state.value() == 1
+    backend.close()
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_a_view_that_cannot_be_taken_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that is closed afterwards goes at once."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    backend.value_state(value_of())
+
+    def fail() -> NoReturn:
+        raise StoreError("no cursor")
+
+    monkeypatch.setattr(backend.database.column("value"), "cursor", fail)
+    with pytest.raises(StoreError, match="no cursor"):
+        backend.freeze()
+    backend.close()
     assert list(tmp_path.iterdir()) == []
 
 

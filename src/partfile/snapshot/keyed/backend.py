@@ -396,7 +396,11 @@ class KeyedStateBackend(ABC):
             self.context.version += 1
             self._open.add(self.context.version)
             self.context.frozen = self.context.version
-        return KeyedView(self, self.context.version)
+        try:
+            return KeyedView(self, self.context.version)
+        except BaseException:
+            self.release(self.context.version)
+            raise
 
     def release(self, version: int) -> None:
         """Give up the view that was the so manieth; any thread may."""

@@ -374,9 +374,10 @@ class Database:
         # The memory must not go while the database uses it.
         self._memory = memory
         try:
-            if options.directory is not None:
-                Path(options.directory).mkdir(parents=True, exist_ok=True)
-            self.path = tempfile.mkdtemp(prefix="partfile-state-", dir=options.directory)
+            # Absolute, so that it is found again from another working directory.
+            above = Path(tempfile.gettempdir() if options.directory is None else options.directory).absolute()
+            above.mkdir(parents=True, exist_ok=True)
+            self.path = tempfile.mkdtemp(prefix="partfile-state-", dir=above)
         except OSError as error:
             raise ConfigError(
                 f"RocksDBOptions: directory={options.directory!r} cannot hold a database: {error}",
