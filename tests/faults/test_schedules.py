@@ -1,8 +1,9 @@
 """Drivers, tasks, zombies, a timer, and the command line's recover and clean, under random schedules of their calls.
 
-Every call of every process is a step; processes are killed, sleep for thousands of steps, and wake up. Finished files
-stay, or a consumer takes each at once (R5). A failure names its seed; ``ModelJob(seed).run()`` is the same run again,
-and so is ``--randomly-seed``.
+Every call of every process is a step; processes are killed, sleep for thousands of steps, and wake up. Some drivers
+stall until the last one is done, when the checkpoints that they go on from are deleted (R7). Finished files stay, or a
+consumer takes each at once (R5). A failure names its seed; ``ModelJob(seed).run()`` is the same run again, and so is
+``--randomly-seed``.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 6000
 MOST_DRIVERS = 4
+STALLS = 0.3
+"""How many of the drivers that would be killed stall instead, and come home last."""
 DAY_MS = 86_400_000
 ROLLING = pf.RollingPolicy(max_part_bytes=30, rollover_interval_s=60, inactivity_interval_s=20)
 STAGED_ROLLING = ROLLING.model_copy(update={"max_part_bytes": 700})
@@ -72,6 +75,10 @@ class ModelJob:
         self._seen: dict[str, bytes] = {}
         """What readers have seen; with a consumer all that it has taken, by an order of its own."""
         self._has_consumer = has_consumer
+        self._stalled: list[Actor] = []
+        """Drivers that others take for dead; they go on when the last driver is done."""
+        self._stalls = random.Random(seed)
+        """Draws who stalls. A schedule in which nobody does is the same as if nobody could."""
         self._copying: set[Actor] = set()
         """Those that have named a copy of a part and not shown or dropped it yet; see ``_kill``."""
         self._is_staged = is_staged
@@ -94,9 +101,9 @@ class ModelJob:
     def _run(self) -> dict[str, bytes]:
         try:
             self._start_driver()
-            while self.schedule.actors and self.schedule.steps < MOST_STEPS:
+            while self._lively() and self.schedule.steps < MOST_STEPS:
                 self._meddle()
-                if self.schedule.actors:
+                if self._lively():
                     self._step()
             self._end()
             return self._seen
@@ -107,10 +114,10 @@ class ModelJob:
 
     def _meddle(self) -> None:
         """Kill a process, or begin a rival or a command, from time to time."""
-        actors = self.schedule.actors
+        actors = self._lively()
         if actors and self.rng.random() < 0.004:
             self._kill(self.rng.choice(actors))
-        has_driver = any(actor.name.startswith("driver") for actor in actors)
+        has_driver = any(actor.name.startswith("driver") for actor in self._lively())
         if self.drivers < MOST_DRIVERS and (self.rng.random() < 0.003 or not has_driver):
             self._start_driver()
         if self.rng.random() < 0.002:
@@ -119,14 +126,23 @@ class ModelJob:
             self._start_clean()
 
     def _kill(self, actor: Actor) -> None:
-        """SIGKILL, but beside a consumer not to one that copies a part.
+        """SIGKILL, but beside a consumer not to one that copies a part. A driver may stall instead.
 
         A rival may have shown the original. If the copier dies then, the next start finds the copy alone, and its rows
         come twice, which section 7 of the protocol does not promise away. Without rivals they do not:
         ``test_life_cycle_kills.py`` kills copiers beside a consumer.
         """
-        if actor not in self._copying:
+        if actor in self._copying:
+            return
+        if actor.name.startswith("driver") and self._stalls.random() < STALLS:
+            actor.wakes_at = sys.maxsize
+            self._stalled.append(actor)
+        else:
             self.schedule.kill(actor)
+
+    def _lively(self) -> list[Actor]:
+        """The processes that live and have not stalled."""
+        return [actor for actor in self.schedule.actors if actor not in self._stalled]
 
     def _start_driver(self) -> None:
         self.drivers += 1
@@ -147,10 +163,10 @@ class ModelJob:
         return Process(str(self.base), lambda url, _options: SingleThreadedStore(url, calls=calls))
 
     def _end(self) -> None:
-        """Commands and zombies alone; then a last driver and zombies, which come home last."""
+        """Commands and zombies alone; then a last driver and zombies, which come home last, as stalled drivers do."""
         while self._copying:
             self._step()
-        for actor in [one for one in self.schedule.actors if not one.name.startswith("task")]:
+        for actor in [one for one in self._lively() if not one.name.startswith("task")]:
             if actor.name not in COMMANDS or self.rng.random() < 0.5:
                 self.schedule.kill(actor)
         if self.rng.random() < 0.5:
@@ -160,8 +176,14 @@ class ModelJob:
         last = self._drive("last driver", may_stop=False)
         while not last.is_done:
             self._step()
+        for actor in self._stalled:
+            actor.wakes_at = self.schedule.steps
         while self.schedule.actors:
             self._step()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Each row of each batch is visible once, and verify finds nothing."""
         expected = Counter(
             row
             for batch in range(1, self.batches + 1)

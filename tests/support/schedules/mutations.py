@@ -150,7 +150,7 @@ MUTATIONS: dict[Mutation, int] = {
     no_length_check: 0,
     no_lock: 0,
     no_look_under_the_lock: 20,
-    no_predecessor: 5,
+    no_predecessor: 3,
     nothing_owed: 1,
     published_early: 0,
     replaced_links: 9,
