@@ -15,8 +15,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import partfile as pf
+from support.spark.streams import DAEMON, WARM_DAEMON
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -58,9 +61,13 @@ class Workers:
 
 
 @pytest.fixture
-def workers(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
-    """The workers of this test."""
-    return Workers(spark, tmp_path, monkeypatch)
+def workers(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    """The workers of this test, forked by Spark's own daemon: that of the other tests cannot do without partfile."""
+    # Spark asks for it with each task.
+    settings = spark.sparkContext._jsc.sc().conf()
+    settings.set(DAEMON, "pyspark.daemon")
+    yield Workers(spark, tmp_path, monkeypatch)
+    settings.set(DAEMON, WARM_DAEMON)
 
 
 def refusal(spark: SparkSession, root: Path, *, is_plain: bool = False) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 
-from pyspark.daemon import manager
-
 from partfile.stores.registry import open_store
+from support.programs.warm_daemon import serve
 from support.spark.openers import clients_of
 
 if __name__ == "__main__":
@@ -20,4 +19,4 @@ if __name__ == "__main__":
         store.list_names("")
     (client,) = clients_of(url)._clients.values()
     os.environ["PARTFILE_TEST_PARENT_CLIENT"] = str(id(client))
-    manager()
+    serve()

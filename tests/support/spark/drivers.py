@@ -221,6 +221,8 @@ class Chaos:
 # The Python workers of a Spark driver, to be killed while they run tasks.
 
 _UNTIL_A_TASK_RUNS_AGAIN_S = 1.0
+_WORKERS_RUN = "pyspark.worker"
+"""In the command of each daemon, whichever it is, and of what it forks."""
 
 
 @dataclass
@@ -251,7 +253,7 @@ def python_workers(driver: int) -> Iterator[int]:
     """The Python workers below a driver: forked by the daemon, and running what it runs."""
     parents = dict(_processes())
     for process, (parent, command) in parents.items():
-        if "pyspark.daemon" in command and "pyspark.daemon" in parents.get(parent, (0, ""))[1]:
+        if _WORKERS_RUN in command and _WORKERS_RUN in parents.get(parent, (0, ""))[1]:
             above = parent
             while above in parents and above != driver:
                 above = parents[above][0]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+DAEMON, WARM_DAEMON = "spark.python.daemon.module", "support.programs.warm_daemon"
 SCHEMA = "id long, bucket long"
 BUCKETS = 3
 WAIT_NEAR = 45
@@ -43,6 +44,7 @@ def build_session(master: str = "local[2,4]", **settings: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("partfile-tests")
     fixed = {
         "spark.ui.enabled": "false",
+        DAEMON: WARM_DAEMON,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
