@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # How the HDFS of the tests is set up: its ports, and the files that servers and clients read.
 
 METRICS_PERIOD_MS = 50
+_HEARTBEAT = "partfile.heartbeat"
+"""A property of the servers' Javas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ def write_configuration(directory: Path, data: Path, ports: Ports, properties: M
         "dfs.datanode.http.address": f"127.0.0.1:{ports.datanode_http}",
         "dfs.datanode.ipc.address": f"127.0.0.1:{ports.datanode_ipc}",
         "dfs.datanode.hostname": "127.0.0.1",
-        # Leases are recovered and files truncated at a heartbeat.
-        "dfs.heartbeat.interval": "1",
+        # Leases are recovered and files truncated at a heartbeat of the DataNode. The NameNode counts in whole seconds,
+        # so each of the two servers is told its own.
+        "dfs.heartbeat.interval": f"${{{_HEARTBEAT}}}",
         # Otherwise a restarted NameNode stays in safe mode for 30 seconds more.
         "dfs.namenode.safemode.extension": "0",
         # The default rounds one block down to none: a NameNode would leave safe mode knowing no place of it.
@@ -130,6 +133,7 @@ class HdfsCluster:
             java(what="HDFS", skip="hdfs"),
             *_JVM_OPTIONS,
             *_LOG_OPTIONS,
+            f"-D{_HEARTBEAT}=1s",
             *(classes.options() if java_options is None else java_options),
             "-cp",
             # An archive of classes is for these jars in this order, and for no directory before them.
@@ -138,7 +142,7 @@ class HdfsCluster:
         # A Hadoop that is installed on the machine must not have a say here.
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("HADOOP_")}
         self._namenode = self._server("namenode", _NAMENODE)
-        self._datanode = self._server("datanode", _DATANODE)
+        self._datanode = self._server("datanode", f"-D{_HEARTBEAT}=100ms", _DATANODE)
         directory.mkdir(parents=True, exist_ok=True)
         write_configuration(self.configuration_directory, directory / "data", self._ports, properties or {})
 
@@ -304,8 +308,8 @@ class HdfsCluster:
         }
         return Counter({name: count for name, count in counts.items() if count})
 
-    def _server(self, name: str, main_class: str) -> ServerProcess:
-        command = (*self._java, main_class)
+    def _server(self, name: str, *main: str) -> ServerProcess:
+        command = (*self._java, *main)
         return ServerProcess(name, command, log=self.directory / f"{name}.log", environment=self._environment)
 
     def _run(self, main_class: str, *arguments: str) -> str:
