@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.spark.classes import java_options
 from support.spark.cluster import standalone_cluster
 from support.spark.drivers import STREAMS
 from support.spark.streams import expected, ids_by_duckdb, write_source
@@ -19,10 +20,13 @@ from support.spark.watcher import Watcher
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DRIVER = Path(__file__).parents[1] / "support" / "programs" / "kill_driver.py"
 CLUSTER = "local-cluster[2,1,1024]"
+PLACES = {"base": "out", "source": "source", "checkpoint": "spark"}
 
 
-def run(root: Path, **job: Any) -> None:
-    fixed = {"base": str(root / "out"), "source": str(root / "source"), "checkpoint": str(root / "spark")}
+def run(root: Path, spark: dict[str, str] | None = None, **job: Any) -> None:
+    fixed: dict[str, Any] = {name: str(root / place) for name, place in PLACES.items()}
+    # Executors are Javas of their own, and start with the archived classes as the driver does.
+    fixed["spark"] = {"spark.executor.extraJavaOptions": java_options()} | (spark or {})
     done = subprocess.run(
         [sys.executable, str(DRIVER), json.dumps(fixed | {"master": CLUSTER} | job)],
         check=False,

@@ -21,8 +21,13 @@ def environment() -> dict[str, str]:
     """What to set for every Java of the tests, and for every Spark."""
     # Every Java here lives for some minutes at most: what compiles thoroughly compiles in vain.
     java = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    return java | ({"SPARK_SUBMIT_OPTS": java_options()} if java_options() else {})
+
+
+def java_options() -> str:
+    """What each Java of Spark's is told that is not the driver's; empty where there is no archive."""
     usable = ARCHIVE.exists() and ARCHIVE.stat().st_size
-    return java | ({"SPARK_SUBMIT_OPTS": f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"} if usable else {})
+    return f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if usable else ""
 
 
 def main() -> None:

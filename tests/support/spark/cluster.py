@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from support.processes.server import free_port
+from support.spark.classes import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,7 @@ def start(root: Path, daemon: str, host: str, *arguments: str) -> subprocess.Pop
     """One daemon in a process group of its own, logging into ``root``."""
     command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{daemon}", "--host", host, "--webui-port", "0", *arguments]
     environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m"}
+    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options()
     with (root / f"{daemon}-{host}.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
