@@ -25,7 +25,7 @@ _DRAWN = pytest.StashKey[list[str]]()
 _CHOSEN = "chosen"
 """Of the properties of a test: what the fixture of this name gave it; reports carry them between processes."""
 
-_LONGEST_FIRST = ("test_savepoints.py", "faults", "spark", "hdfs", "s3")
+_LONGEST_FIRST = ("test_savepoints.py", "faults", "spark", "hdfs", "s3", "repo")
 """Folders and files. What forks at every call is first: processes that share the tests grow beyond a
 gigabyte, and forks slow down."""
 
