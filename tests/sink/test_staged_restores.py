@@ -6,13 +6,13 @@ import logging
 import re
 import shutil
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from partfile.errors import NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
+from partfile.errors import Fenced, NotReady, PartDamaged, PartfileError, PartMissing, RecoveryRefused
 from partfile.sink.coordinator import CommitReport, Runtime, SinkCoordinator
 from partfile.sink.encode import LocalEncoder
 from partfile.sink.operator import SinkOperator
@@ -47,7 +47,10 @@ from support.sinks.staged_streams import (
 )
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
+
+    from partfile.sink.file_sink import FileSink
 
 
 # Staged parts after a crash or a failed encode: what a checkpoint vouches for comes once, nothing else.
@@ -179,6 +182,30 @@ def test_a_staging_file_that_is_gone_stops_the_start(tmp_path: Path) -> None:
     with staged_sink(tmp_path).local() as out:
         assert out._runtime.coordinator.state.closed == ()
     assert finished_rows(tmp_path) == {"row-0001": 1, "row-0003": 1}
+
+
+class _Overtaken(LocalStore):
+    """Before it opens its first staging file, a rival takes the sink over and comes to its end."""
+
+    rivals: ClassVar[list[FileSink]] = []
+
+    def open_staging_file(self, handle: PartHandle, *, fences: bool = False) -> BufferedReader:
+        while self.rivals:
+            with self.rivals.pop().local():
+                pass
+        return super().open_staging_file(handle, fences=fences)
+
+
+def test_a_staging_file_that_a_rival_has_encoded_is_not_lost(tmp_path: Path) -> None:
+    """The rival has deleted it; the coordinator that misses it is fenced, and does not say that rows are gone."""
+    crashed(tmp_path)
+    overtaken = staged_sink(tmp_path, open_store=lambda url, _options: _Overtaken(url), publish_threads=1)
+    _Overtaken.rivals = [staged_sink(tmp_path), staged_sink(tmp_path)]
+    with pytest.raises(Fenced):
+        overtaken.local().open()
+    assert not _Overtaken.rivals
+    assert staging_files_in(tmp_path) == []
+    assert finished_rows(tmp_path) == names(0, 4)
 
 
 @pytest.mark.parametrize("damage", ["message", "fewer", "more"])

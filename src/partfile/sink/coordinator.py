@@ -610,10 +610,18 @@ class SinkCoordinator:
     def _encode(
         self, before: SinkSnapshot, now_ms: int, *, at_once: bool = False, sets_aside: Collection[str] = ()
     ) -> Encoding:
-        """Encode the closed staging files of a state, for the next checkpoint to hold the files."""
-        return self._staging_files.encode(
+        """Encode the closed staging files of a state, for the next checkpoint to hold the files.
+
+        Raises:
+            Fenced: A staging file is gone, and another coordinator has taken the sink over.
+        """
+        encoding = self._staging_files.encode(
             before, self._next_id, now_ms, gives_up=self._gives_up, at_once=at_once, sets_aside=sets_aside
         )
+        if isinstance(encoding.failure, PartMissing):
+            # The coordinator that has taken the sink over has encoded it, and deleted it.
+            self.check_fence()
+        return encoding
 
     def _discard_unneeded(self) -> None:
         """Delete the staging files and the run files that no retained checkpoint names as data."""
