@@ -452,6 +452,34 @@ def test_a_damaged_run_changes_nothing(tmp_path: Path, damage: str) -> None:
     assert ids_in(tmp_path) == Counter("ab")
 
 
+def test_a_merge_gives_no_damage_a_checksum_of_its_own(tmp_path: Path) -> None:
+    """A run that went bad after the start fails the checkpoint that would merge it, and is told at the next start."""
+    out = sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA).open()
+    out.write(rows_with(*(f"{one}" for one in range(100))))
+    out.checkpoint()
+    (path,) = run_files(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    out.write(rows_with(*(f"{one}" for one in range(100, 200))))
+    with pytest.raises(SnapshotCorrupt, match=f"{path.name} is not the one the checkpoint names"):
+        out.checkpoint()
+    with suppress(PartfileError):
+        out.close()
+    with pytest.raises(SnapshotCorrupt, match=path.name), sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA):
+        pass
+
+
+def test_of_a_large_record_batch_the_latest_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its keys are looked up in several pieces."""
+    monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 4)
+    keys = pf.Deduplicate("id", keep=pf.Latest("at"))
+    with sink_at(tmp_path, dedup=keys).local() as out:
+        out.write(pa.record_batch({"id": ["a", *"bcdefghij", "a", "k"], "at": list(range(12))}))
+        out.checkpoint()
+    rows = {row["id"]: row["at"] for row in pf.read(tmp_path).to_table().to_pylist()}
+    assert rows == {one: at for at, one in enumerate("bcdefghijak", 1)}
+
+
 # Savepoints, going back, recovery
 
 

@@ -18,8 +18,10 @@ from partfile.sink import deduplicate
 from partfile.sink.spark import distinct
 from partfile.sink.spark.distinct import KeyAnswer, TaskKeys, by_key, is_in_one_partition, key_plan
 from partfile.sink.states import SeenKeys
+from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.key_hash import hashes_of
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from support.processes.command_line import told
 from support.spark.streams import Once, expected, ids_by_duckdb, make_sink, stream, write_source
@@ -87,8 +89,25 @@ class Job:
             # The driver dies before the checkpoint, and the batch comes again.
             return self.batch(keys, now_ms)
         seen = plan.after(answers, self.checkpoint_id)
+        self.check_files(seen)
         self.seen = SeenKeys.model_validate_json(seen.model_dump_json())
         return kept
+
+    def check_files(self, after: SeenKeys) -> None:
+        """Each file that was named is named again, or unneeded from this checkpoint on: none goes early, none leaks."""
+        if self.seen is None:
+            return
+        known = {one.path: one.since for one in self.seen.unneeded}
+        unneeded = {one.path: one.since for one in after.unneeded}
+        assert {since for path, since in unneeded.items() if path not in known} <= {self.checkpoint_id}
+        assert {path: unneeded.get(path) for path in known} == known
+        handles = [run.handle for run in (*self.seen.runs, *after.runs)]
+        before, now = (
+            {one.path for one in some if isinstance(one, FileHandle)}
+            for some in (handles[: len(self.seen.runs)], handles[len(self.seen.runs) :])
+        )
+        assert before <= now | unneeded.keys()
+        assert not now & unneeded.keys()
 
     def attempt(self, plan: KeyPlan, subtask: int, rows: pa.RecordBatch) -> tuple[list[int | None], KeyAnswer]:
         """One attempt of a task."""
@@ -116,6 +135,19 @@ def model_batch(times: dict[int, int], options: pf.Deduplicate, keys: list[int |
         if not is_seen or (options.refresh == "read" and options.ttl_ms is not None):
             times[key] = now_ms
     return +kept
+
+
+def test_a_task_gives_no_damage_a_checksum_of_its_own(tmp_path: Path, rng: random.Random) -> None:
+    """Runs that went bad since the query began fail the batch that would merge them."""
+    job = Job(pf.Deduplicate("id"), rng)
+    job.storage = CheckpointStorage(LocalStore(str(tmp_path)), "d", FileStreamSettings(inline_threshold_bytes=0))
+    job.batch([*range(1000)], 0)
+    job.batch([*range(1000, 2000)], 0)
+    for path in tmp_path.rglob("shared/*"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(SnapshotCorrupt, match="is not the one the checkpoint names"):
+        job.batch([*range(2000, 3000)], 0)
 
 
 @pytest.mark.parametrize("ttl", [None, 1, 0.05])

@@ -81,6 +81,17 @@ class HeldRun:
         """The run; raises what opening it does."""
         return self._open_run()
 
+    def checked(self, storage: CheckpointStorage) -> Run:
+        """The run, with its file read again: a merge would give damage that came since a checksum of its own.
+
+        Args:
+            storage: The checkpoints of the sink.
+
+        Raises:
+            SnapshotCorrupt: The file is missing or damaged.
+        """
+        return self.run if self.file is None else opened_run(storage, self.file)
+
     @property
     def keys(self) -> int:
         """The number of its keys."""
@@ -224,7 +235,7 @@ class KnownKeys:
         groups = groups_to_merge(runs[begin:], self._options.ttl_ms)
         places = {begin + at for group in groups for at in group}
         self._give_up(runs[at] for at in sorted(places))
-        made = [HeldRun.opened(merged([runs[begin + at].run for at in group])) for group in groups]
+        made = [HeldRun.opened(merged([runs[begin + at].checked(self._storage) for at in group])) for group in groups]
         left = [held for at, held in enumerate(runs) if at not in places]
         self._runs = sorted([*left, *made], key=lambda held: held.file is None)
 
@@ -306,9 +317,11 @@ class Deduplicator:
         columns = [batch.column(name) for name in self._options.columns]
         order_by = None if self._options.keep == "any" else batch.column(self._options.keep.column)
         pieces = [np.zeros(0, np.bool_)]
-        for begin in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            hashes = self._hashes([column.slice(begin, _ROWS_AT_ONCE) for column in columns])
-            values = None if order_by is None else order_by.slice(begin, _ROWS_AT_ONCE)
+        # By another column rows are chosen of the whole batch: a key of an earlier piece would have won already.
+        at_once = _ROWS_AT_ONCE if order_by is None else max(1, batch.num_rows)
+        for begin in range(0, batch.num_rows, at_once):
+            hashes = self._hashes([column.slice(begin, at_once) for column in columns])
+            values = None if order_by is None else order_by.slice(begin, at_once)
             pieces.append(self._keys.enter(hashes, begin, values))
         is_kept = np.concatenate(pieces)
         left_out = batch.num_rows - int(is_kept.sum())

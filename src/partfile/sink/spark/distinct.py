@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from partfile.sink.policies import Deduplicate
+    from partfile.snapshot.run_file import Run
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.streams import CheckpointStreamFactory
 
@@ -272,6 +273,9 @@ class TaskKeys:
         nulls = [np.asarray(batch.column(name).is_null()) for name in self._plan.options.columns]
         return Hashes(high, low, np.logical_and.reduce(nulls))
 
+    def _checked(self, at: int) -> Run:
+        return self._runs[at].checked(self._storage)
+
     def answer(self, subtask: int, streams: CheckpointStreamFactory) -> KeyAnswer:
         """Write the new keys, and merge this task's share of groups. All is durable when this returns.
 
@@ -283,7 +287,7 @@ class TaskKeys:
         return KeyAnswer(
             fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
             merged=tuple(
-                MergedGroup(group=at, file=kept_run(merged([self._runs[run].run for run in runs]), streams))
+                MergedGroup(group=at, file=kept_run(merged([self._checked(run) for run in runs]), streams))
                 for at, runs in enumerate(self._plan.groups)
                 if at % self._plan.partitions == subtask
             ),
