@@ -469,6 +469,14 @@ def test_a_merge_gives_no_damage_a_checksum_of_its_own(tmp_path: Path) -> None:
         pass
 
 
+def test_the_hint_for_a_column_to_keep_by_keeps_the_key(tmp_path: Path) -> None:
+    """It names the option that is wrong, with the column of the rows that was meant."""
+    keys = pf.Deduplicate("id", keep=pf.Latest("At"))
+    with sink_at(tmp_path, dedup=keys).local() as out, pytest.raises(ConfigError, match="no column 'At'") as refused:
+        out.write(pa.record_batch({"id": ["a"], "at": [1]}))
+    assert refused.value.hint == "Name a column of theirs: keep=partfile.Latest('at')"
+
+
 def test_of_a_large_record_batch_the_latest_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its keys are looked up in several pieces."""
     monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 4)

@@ -449,7 +449,8 @@ def checked_kinds(
             )
         kinds.append(kind)
     if options.keep != "any":
-        data_type = _field(schema, settings.uid, options.keep.column, "of which it keeps one row of a key").type
+        keep = f"keep=partfile.{type(options.keep).__name__}"
+        data_type = _field(schema, settings.uid, options.keep.column, "by which it keeps one row of a key", keep).type
         if not _has_order(data_type):
             raise ConfigError(
                 f"keep={options.keep!r}: values of type {data_type} have no order",
@@ -465,13 +466,13 @@ def checked_kinds(
     return tuple(kinds)
 
 
-def _field(schema: pa.Schema, uid: str, name: str, what: str) -> pa.Field[Any]:
+def _field(schema: pa.Schema, uid: str, name: str, what: str, option: str = "") -> pa.Field[Any]:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         has = "no column" if not found else f"{len(found)} columns"
         raise ConfigError(
             f"the rows of sink {uid!r} have {has} {name!r}, {what}; they have {schema.names}",
-            hint=f"Name a column of theirs: deduplicate=partfile.Deduplicate({_meant(name, schema)!r})",
+            hint=f"Name a column of theirs: {option or 'deduplicate=partfile.Deduplicate'}({_meant(name, schema)!r})",
         )
     return schema.field(found[0])
 
