@@ -81,17 +81,6 @@ class HeldRun:
         """The run; raises what opening it does."""
         return self._open_run()
 
-    def checked(self, storage: CheckpointStorage) -> Run:
-        """The run, with its file read again: a merge would give damage that came since a checksum of its own.
-
-        Args:
-            storage: The checkpoints of the sink.
-
-        Raises:
-            SnapshotCorrupt: The file is missing or damaged.
-        """
-        return self.run if self.file is None else opened_run(storage, self.file)
-
     @property
     def keys(self) -> int:
         """The number of its keys."""
@@ -235,9 +224,13 @@ class KnownKeys:
         groups = groups_to_merge(runs[begin:], self._options.ttl_ms)
         places = {begin + at for group in groups for at in group}
         self._give_up(runs[at] for at in sorted(places))
-        made = [HeldRun.opened(merged([runs[begin + at].checked(self._storage) for at in group])) for group in groups]
+        made = [HeldRun.opened(merged([self._checked(runs[begin + at]) for at in group])) for group in groups]
         left = [held for at, held in enumerate(runs) if at not in places]
         self._runs = sorted([*left, *made], key=lambda held: held.file is None)
+
+    def _checked(self, held: HeldRun) -> Run:
+        """A run, with its file read again: a merge would give damage that came since a checksum of its own."""
+        return held.run if held.file is None else opened_run(self._storage, held.file)
 
     def _drop_expired(self) -> None:
         self._give_up(held for held in self._runs if self._is_expired(held.last_ms))
@@ -577,23 +570,24 @@ def opened_run(storage: CheckpointStorage, file: RunFile) -> Run:
     return decode_run(data, shown)
 
 
-def held_run(storage: CheckpointStorage, file: RunFile) -> Run:
-    """A run that was checked before on behalf of this epoch, without checking it again: a large file is mapped.
+def held_run(storage: CheckpointStorage, file: RunFile, *, is_checked: bool = True) -> Run:
+    """A run that was checked before on behalf of this epoch: a large file is mapped.
 
     Where the storage has no files on this host, a copy of it stays here for the tasks to come.
 
     Args:
         storage: The checkpoints of the sink.
         file: The run.
+        is_checked: Whether that is enough; otherwise all of it is checked again.
 
     Raises:
-        SnapshotCorrupt: It is missing, or not the one that the checkpoint names.
+        SnapshotCorrupt: It is missing or damaged, or not the one that the checkpoint names.
     """
     data = storage.map_held(file.handle)
     if len(data) <= _MAPPED_BYTES:
         # What is mapped has an open file.
         data = bytes(data)
-    return decode_run(data, storage.shown(file.handle), is_checked=True)
+    return decode_run(data, storage.shown(file.handle), is_checked=is_checked)
 
 
 def rows_of(batch: pa.RecordBatch, is_kept: Bools) -> pa.RecordBatch:

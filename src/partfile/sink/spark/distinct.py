@@ -274,7 +274,8 @@ class TaskKeys:
         return Hashes(high, low, np.logical_and.reduce(nulls))
 
     def _checked(self, at: int) -> Run:
-        return self._runs[at].checked(self._storage)
+        """A run to merge, checked again: a merge would give damage that came since a checksum of its own."""
+        return held_run(self._storage, self._plan.runs[at], is_checked=False)
 
     def answer(self, subtask: int, streams: CheckpointStreamFactory) -> KeyAnswer:
         """Write the new keys, and merge this task's share of groups. All is durable when this returns.
