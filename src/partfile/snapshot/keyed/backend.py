@@ -403,7 +403,7 @@ class KeyedStateBackend(ABC):
             raise
 
     def release(self, version: int) -> None:
-        """Give up the view that was the so manieth; any thread may."""
+        """Give up the view with this number; any thread may."""
         with self._lock:
             self._open.discard(version)
             self.context.frozen = max(self._open, default=0)

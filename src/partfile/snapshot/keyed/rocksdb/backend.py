@@ -13,21 +13,23 @@ values expire when files are merged. The engine's package for Python has no merg
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from partfile.errors import UnencodableState
-from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table
+from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, KeyedView, Table, TableOf
 from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.rocksdb.database import (
     Database,
     RocksDBMemory,
     RocksDBOptions,
+    refuse_closed,
     rows_between,
 )
 from partfile.snapshot.keyed.states import no_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import rocksdict
 
@@ -143,10 +145,6 @@ class _RocksTable(Table):
     def _all_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._column.between(key, _after(key))
 
-    def _delete_all_of(self, key: bytes) -> None:
-        for row, _ in self._all_of(key):
-            self._column.delete(row)
-
 
 def _timed(data: bytes) -> Cell:
     return _TIME.unpack_from(data)[0], data[_TIME.size :]
@@ -207,22 +205,25 @@ class _ListTable(_RocksTable):
         """Append elements to those of the current key."""
         key = self._key()
         known = self._column.get(key)
-        place = 0 if known is None else int.from_bytes(known[-PLACE_BYTES:], "big")
-        for cell in cells:
-            self._column.put(key + place.to_bytes(PLACE_BYTES, "big"), self._stored(cell))
-            place += 1
-        self._column.put(key, self._next_place(place, cells[-1]))
+        self._column.change(self._rows_behind(key, known, cells))
 
     def replace(self, cells: list[Cell]) -> None:
         """Replace the elements of the current key."""
-        self.clear()
-        self.append(cells)
+        key = self._key()
+        gone = [] if self._column.get(key) is None else [row for row, _ in self._all_of(key)]
+        self._column.change(self._rows_behind(key, None, cells), gone)
+
+    def _rows_behind(self, key: bytes, known: bytes | None, cells: list[Cell]) -> list[tuple[bytes, bytes]]:
+        """The rows of elements behind those that a list has, and the row in front of it."""
+        first = 0 if known is None else int.from_bytes(known[-PLACE_BYTES:], "big")
+        rows = [(key + at.to_bytes(PLACE_BYTES, "big"), self._stored(cell)) for at, cell in enumerate(cells, first)]
+        return [*rows, (key, self._in_front(first + len(cells), cells, known))]
 
     def clear(self) -> None:
         """Remove the elements of the current key."""
         key = self._key()
         if self._column.get(key) is not None:
-            self._delete_all_of(key)
+            self._column.change((), [row for row, _ in self._all_of(key)])
 
     def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Pairs:
         """A row for each element, numbered from 0, and the elements."""
@@ -238,27 +239,34 @@ class _ListTable(_RocksTable):
                 of_list, place = key, 0
         return rows, values
 
-    def _next_place(self, place: int, newest: Cell) -> bytes:
-        """The row in front of a list. It expires with the newest element, and so with the whole list."""
-        data = place.to_bytes(PLACE_BYTES, "big")
-        return data if self.ttl is None else _stored((newest[0], data))
+    def _in_front(self, next_place: int, added: list[Cell], known: bytes | None) -> bytes:
+        """The row in front of a list. It expires with the newest element, and so with the whole list.
+
+        The newest need not be the last one: a subtask that was restored may be told an earlier time than before.
+        """
+        data = next_place.to_bytes(PLACE_BYTES, "big")
+        if self.ttl is None:
+            return data
+        times = [cell[0] for cell in added]
+        return _stored((max(times if known is None else [_timed(known)[0], *times]), data))
 
     def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
-            head, of_list, in_front, place = self._heads[slot], b"", b"", 0
+            head, of_list, place = self._heads[slot], b"", 0
+            in_front: bytes | None = None
             for row, data in zip(rows, values, strict=True):
                 end = self._end_of_key(row, group)
                 if row[:end] != of_list:
-                    if place:
+                    if in_front is not None:
                         yield head + of_list, in_front
-                    of_list, place = row[:end], 0
+                    of_list, place, in_front = row[:end], 0, None
                 self._check_place(row, end, place, group)
                 self._decoded(data, slot)
                 place += 1
-                in_front = self._next_place(place, self._cell(data))
+                in_front = self._in_front(place, [self._cell(data)], in_front)
                 yield head + row, data
-            if place:
+            if in_front is not None:
                 yield head + of_list, in_front
 
 
@@ -290,7 +298,7 @@ class _MapTable(_RocksTable):
 
     def clear(self) -> None:
         """Remove the map of the current key."""
-        self._delete_all_of(self._key())
+        self._column.change((), [row for row, _ in self._all_of(self._key())])
 
     def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
         for group, (rows, values) in restored.items():
@@ -299,6 +307,9 @@ class _MapTable(_RocksTable):
                 self._end_of_key(row, group)
                 self._decoded(data, slot)
                 yield self._heads[slot] + row, data
+
+
+_Make = Callable[["Descriptor", "RocksDBBackend", "dict[int, Pairs]"], TableOf]
 
 
 class RocksDBBackend(KeyedStateBackend):
@@ -340,8 +351,18 @@ class RocksDBBackend(KeyedStateBackend):
         self._is_closed = True
         self._close_unless_seen()
 
+    def freeze(self) -> KeyedView:
+        """Take a view of all rows.
+
+        Raises:
+            ConfigError: The backend is closed.
+        """
+        if self._is_closed:
+            refuse_closed()
+        return super().freeze()
+
     def release(self, version: int) -> None:
-        """Give up the view that was the so manieth; any thread may."""
+        """Give up the view with this number; any thread may."""
         super().release(version)
         self._close_unless_seen()
 
@@ -350,10 +371,18 @@ class RocksDBBackend(KeyedStateBackend):
             self.database.close()
 
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
-        return self._kept(_CellTable(descriptor, self, restored))
+        return self._made(_CellTable, descriptor, restored)
 
     def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _ListTable:
-        return self._kept(_ListTable(descriptor, self, restored))
+        return self._made(_ListTable, descriptor, restored)
 
     def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
-        return self._kept(_MapTable(descriptor, self, restored))
+        return self._made(_MapTable, descriptor, restored)
+
+    def _made(self, make: _Make[TableOf], descriptor: Descriptor, restored: dict[int, Pairs]) -> TableOf:
+        try:
+            return self._kept(make(descriptor, self, restored))
+        except BaseException:
+            # Rows before one that is refused are written already.
+            self.database.drop(descriptor.name)
+            raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,8 +33,11 @@ _MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 128 * _MIB
 _WRITES_AT_ONCE = 1000
 """A larger batch would keep other threads of Python waiting, since the engine writes it without letting them run."""
-_UNWEIGHED_BYTES = _MIB
-"""So much is written to a state before its memory is looked at."""
+_ROW_BYTES = 64
+"""About what a row takes in memory beside its key and value."""
+_MOST_BYTES = 1 << 44
+_LEAST_RATIO = 0.1
+_ARENAS = 16
 _MAX_ARENA_BYTES = _MIB
 Profile = Literal["default", "spinning-disk", "spinning-disk-high-memory", "flash-ssd"]
 Compression = Literal["none", "snappy", "lz4", "zstd"]
@@ -57,17 +61,19 @@ class RocksDBMemory:
             written, so that a ratio of 0.5 gives them a third.
 
     Raises:
-        ConfigError: There is too little, or the ratio is not between 0 and 1.
+        ConfigError: There is too little, or the ratio is not from 0.1 to less than 1.
     """
 
     def __init__(self, size_bytes: int = DEFAULT_MEMORY_BYTES, write_buffer_ratio: float = 0.5) -> None:
-        if size_bytes < 8 * _MIB:
+        # Users without a type checker give anything.
+        if type(size_bytes) is not int or not 8 * _MIB <= size_bytes <= _MOST_BYTES:
             raise ConfigError(
-                f"RocksDBMemory: size_bytes={size_bytes} is less than 8 MiB", hint="Write size_bytes=128 << 20."
+                f"RocksDBMemory: size_bytes={size_bytes!r} is no number of bytes from 8 MiB on",
+                hint="Write size_bytes=128 << 20.",
             )
-        if not 0 < write_buffer_ratio < 1:
+        if not _LEAST_RATIO <= write_buffer_ratio < 1:
             raise ConfigError(
-                f"RocksDBMemory: write_buffer_ratio={write_buffer_ratio} is not between 0 and 1",
+                f"RocksDBMemory: write_buffer_ratio={write_buffer_ratio!r} is not from 0.1 to less than 1",
                 hint="Write write_buffer_ratio=0.5.",
             )
         self.size_bytes = size_bytes
@@ -75,6 +81,10 @@ class RocksDBMemory:
         """Of the cache, in which the write buffers have their room too."""
         self.write_buffer_bytes = int(size_bytes * 2 * write_buffer_ratio / 3)
         """So much is kept of rows that are not in files yet, before they are written."""
+        self.unweighed_bytes = 0
+        """So much was written since it was asked last whether there is room."""
+        self.at_once_bytes = self.write_buffer_bytes // 16
+        """So much may be written until that is asked again."""
         self._pid = os.getpid()
         self._cache = rocksdict.Cache(self.cache_bytes)
         self._buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
@@ -87,8 +97,8 @@ class RocksDBMemory:
 
     @property
     def usage_bytes(self) -> int:
-        """What is in use now, of blocks and of rows."""
-        return int(self._cache.get_usage())
+        """What is in use now, of blocks and of rows; in a child of a fork unknown, and 0."""
+        return 0 if self._pid != os.getpid() else int(self._cache.get_usage())
 
     @property
     def is_full(self) -> bool:
@@ -121,31 +131,31 @@ class RocksDBOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
-    directory: str | None = None
+    directory: str | None = Field(default=None, min_length=1)
     """Where each backend makes a directory of its own, on a disk of this machine; None is the one for temporary files.
 
     What a killed process left there is of no use and can be deleted.
     """
     profile: Profile = "default"
     """Options for a kind of disk, as Flink has them."""
-    write_buffer_bytes: int = Field(default=64 * _MIB, ge=64 << 10)
+    write_buffer_bytes: int = Field(default=64 * _MIB, ge=64 << 10, le=_MOST_BYTES)
     """Rows of one state that are gathered before they are written to a file."""
-    write_buffers: int = Field(default=2, ge=2)
+    write_buffers: int = Field(default=2, ge=2, le=1000)
     """Write buffers of one state, full ones too."""
-    background_jobs: int = Field(default=2, ge=1)
+    background_jobs: int = Field(default=2, ge=1, le=1000)
     """Threads that write files and merge them."""
-    block_bytes: int = Field(default=4 << 10, ge=1 << 10)
+    block_bytes: int = Field(default=4 << 10, ge=1 << 10, le=1 << 30)
     """Of the pieces in which files are read."""
-    target_file_bytes: int = Field(default=64 * _MIB, ge=64 << 10)
+    target_file_bytes: int = Field(default=64 * _MIB, ge=64 << 10, le=_MOST_BYTES)
     """Of files."""
-    bloom_bits_per_key: int = Field(default=10, ge=0)
+    bloom_bits_per_key: int = Field(default=10, ge=0, le=1000)
     """Of the filters that say which files need not be read for a key; 0 has no filters."""
     compression: Compression = "lz4"
     """Of the files."""
-    arena_block_bytes: int | None = Field(default=None, ge=4 << 10)
-    """Pieces in which a write buffer takes memory; an eighth of it, and at most 1 MiB by default."""
+    arena_block_bytes: int | None = Field(default=None, ge=4 << 10, le=_MOST_BYTES)
+    """Pieces in which a write buffer takes memory; by default 1 MiB, or less where there is little memory."""
     customize: Callable[[rocksdict.Options], None] | None = None
-    """Is given the options of the database and of each state last, to change any but the memory."""
+    """Is given the options of the database and of each state last, to change any but those of blocks and memory."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -227,29 +237,41 @@ def _arena_bytes(chosen: RocksDBOptions, memory: RocksDBMemory) -> int:
             "kept of rows before they are written",
             hint=f"Write arena_block_bytes={min(_MAX_ARENA_BYTES, most)}, or give more: RocksDBMemory(size_bytes=...)",
         )
-    return chosen.arena_block_bytes or min(_MAX_ARENA_BYTES, chosen.write_buffer_bytes // 8, most)
+    # Each state has at least one piece, and there is room for sixteen.
+    return chosen.arena_block_bytes or min(
+        _MAX_ARENA_BYTES, chosen.write_buffer_bytes // 8, memory.write_buffer_bytes // _ARENAS
+    )
 
 
 class Column:
-    """The rows of one state in a database. Each call raises StoreError for what the engine cannot do."""
+    """The rows of one state in a database. Each call raises StoreError for what the engine cannot do.
 
-    def __init__(self, database: rocksdict.Rdict, name: str, memory: RocksDBMemory) -> None:
-        rows = database.get_column_family(name)
-        unlogged = rocksdict.WriteOptions()
+    Args:
+        engine: The database.
+        name: Of the column family.
+        memory: What the database may use.
+        make_room: Writes the rows of all states to files, and waits for it.
+    """
+
+    def __init__(
+        self, engine: rocksdict.Rdict, name: str, memory: RocksDBMemory, make_room: Callable[[], None]
+    ) -> None:
+        rows = engine.get_column_family(name)
+        options = rocksdict.WriteOptions()
         # An attribute, though the package's stub says that it is a method.
-        unlogged.disable_wal = True  # type: ignore[assignment, method-assign]
-        rows.set_write_options(unlogged)
-        database.set_write_options(unlogged)
-        self._handle = database.get_column_family_handle(name)
+        options.disable_wal = True  # type: ignore[assignment, method-assign]
+        rows.set_write_options(options)
+        engine.set_write_options(options)
+        self._handle: rocksdict.ColumnFamily | None = engine.get_column_family_handle(name)
         self._get: Callable[[bytes], bytes | None] = rows.get
         self._put: Callable[[bytes, bytes], None] = rows.put
         self._delete: Callable[[bytes], None] = rows.delete
         # Not a snapshot of the engine: the cursors that its package makes of one show what was written later.
         self._iter: Callable[..., rocksdict.RdictIter] = rows.iter
-        self._write: Callable[[rocksdict.WriteBatch], None] = database.write
+        self._write: Callable[[rocksdict.WriteBatch], None] = engine.write
         self._flush: Callable[[], None] = rows.flush
+        self._make_room = make_room
         self._memory = memory
-        self._written_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if there is none."""
@@ -262,11 +284,9 @@ class Column:
         """Set the value of a key."""
         try:
             self._put(key, value)
-            self._written_bytes += len(value)
-            if self._written_bytes > _UNWEIGHED_BYTES:
-                self._weigh()
         except Exception as error:
             raise _failed(error) from error
+        self._weigh(len(key) + len(value) + _ROW_BYTES)
 
     def delete(self, key: bytes) -> None:
         """Remove a key; one that is absent counts as removed."""
@@ -274,20 +294,35 @@ class Column:
             self._delete(key)
         except Exception as error:
             raise _failed(error) from error
+        self._weigh(len(key) + _ROW_BYTES)
+
+    def change(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Remove keys and set the values of others, all of it or nothing."""
+        set_rows, removed = list(puts), list(deletes)
+        try:
+            self._write_batch(set_rows, removed)
+        except Exception as error:
+            raise _failed(error) from error
+        self._weigh(
+            sum(len(key) + len(value) + _ROW_BYTES for key, value in set_rows)
+            + sum(len(key) + _ROW_BYTES for key in removed)
+        )
+
+    def _write_batch(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        if self._handle is not None:
+            batch.set_default_column_family(self._handle)
+        for key in deletes:
+            batch.delete(key)
+        for key, value in puts:
+            batch.put(key, value)
+        self._write(batch)
 
     def fill(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many rows."""
+        """Set many rows, some at a time."""
         left = iter(pairs)
         while some := tuple(islice(left, _WRITES_AT_ONCE)):
-            batch = rocksdict.WriteBatch(raw_mode=True)
-            batch.set_default_column_family(self._handle)
-            for key, value in some:
-                batch.put(key, value)
-            try:
-                self._write(batch)
-                self._weigh()
-            except Exception as error:
-                raise _failed(error) from error
+            self.change(some)
 
     def cursor(self, options: rocksdict.ReadOptions | None = None) -> rocksdict.RdictIter:
         """What goes through the rows of this instant, whatever changes afterwards; ``rows_between`` drives it."""
@@ -304,20 +339,30 @@ class Column:
         options.set_iterate_upper_bound(end)
         yield from rows_between(self.cursor(options), begin, end)
 
-    def _weigh(self) -> None:
-        """Wait until the rows of this state are in files, if there is no room for more of them.
+    def _weigh(self, size_bytes: int) -> None:
+        """Count what was written, and wait for files if there is no room for more.
 
         The engine begins to write files in time, and lets rows come in however long that takes.
         """
-        self._written_bytes = 0
-        if self._memory.is_full:
-            self._flush()
+        memory = self._memory
+        memory.unweighed_bytes += size_bytes
+        if memory.unweighed_bytes > memory.at_once_bytes:
+            memory.unweighed_bytes = 0
+            if memory.is_full:
+                self._make_room()
 
-    def lose(self, refuse: Callable[..., NoReturn]) -> tuple[object, ...]:
+    def flush(self) -> None:
+        """Write the rows of this state to a file, and wait for it."""
+        try:
+            self._flush()
+        except Exception as error:
+            raise _failed(error) from error
+
+    def let_go(self, refuse: Callable[..., NoReturn]) -> tuple[object, ...]:
         """Have every call refused from now on; return what held the database open."""
         held = (self._get, self._put, self._delete, self._iter, self._write, self._flush, self._handle)
         self._get = self._put = self._delete = self._iter = self._write = self._flush = refuse
-        del self._handle
+        self._handle = None
         return held
 
 
@@ -332,6 +377,8 @@ def rows_between(cursor: rocksdict.RdictIter, begin: bytes, end: bytes) -> Itera
     Raises:
         StoreError: The engine cannot read a row.
     """
+    if _forks.is_child:
+        refuse_forked()
     try:
         cursor.seek(begin)
         while cursor.valid():
@@ -355,75 +402,154 @@ def _failed(error: Exception) -> PartfileError:
     )
 
 
+class _Opened:
+    """What a database has open, apart from it: it is let go of in order also where the database is not closed."""
+
+    def __init__(self, engine: rocksdict.Rdict, path: str) -> None:
+        self.engine: rocksdict.Rdict | None = engine
+        self.columns: dict[str, Column] = {}
+        self._path = path
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def write_files(self) -> None:
+        """Write the rows of all states to files, and wait for it."""
+        for column in list(self.columns.values()):
+            column.flush()
+
+    def end(self) -> None:
+        """Close the database, and remove its directory, where no view has its rows any more."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            engine, self.engine = self.engine, None
+            columns, self.columns = self.columns, {}
+            if engine is None:
+                return
+            for name, column in columns.items():
+                column.let_go(refuse_closed)
+                # What is dropped is not written to files first. A failure is of no consequence to what goes anyway.
+                with suppress(Exception):
+                    engine.drop_column_family(_family(name))
+            with suppress(Exception):
+                engine.close()
+            with suppress(OSError):
+                # No tree is deleted: the engine makes no directories here.
+                for file in Path(self._path).iterdir():
+                    file.unlink()
+                Path(self._path).rmdir()
+
+    def abandon(self) -> None:
+        """Never close it, and refuse every call: this is a child of the process that has it."""
+        held: list[object] = [self.engine]
+        for column in self.columns.values():
+            held += column.let_go(refuse_forked)
+        self.engine, self.columns = None, {}
+        for one in held:
+            # The engine's destructor would wait for its threads.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
 class Database:
     """One database in a directory of its own, which goes with it.
 
-    A database does not outlive a fork: its threads are missing in the child, and the first call that waits for them
-    waits for ever. So every call in the child is refused, and the child never closes it.
+    A database does not outlive a fork, and none can be opened after one: the threads of the engine are one set for a
+    process and missing in the child, where the first call that waits for them waits for ever. So every call in the
+    child of a process that opened one is refused, and the child never closes it.
 
     Args:
         options: How it is kept.
         memory: What it may use.
 
     Raises:
-        ConfigError: The directory cannot be made, or the options contradict each other.
+        ConfigError: The directory cannot be made, the options contradict each other or are refused by the engine, or
+            the process was forked from one that had opened a database.
     """
 
     def __init__(self, options: RocksDBOptions, memory: RocksDBMemory) -> None:
-        self._engine_options = engine_options(options, memory)
-        # The memory must not go while the database uses it.
+        if _forks.is_child:
+            refuse_forked()
+        self._options = engine_options(options, memory)
         self._memory = memory
+        self.path = _new_directory(options.directory)
+        _forks.is_opened = True
         try:
-            # Absolute, so that it is found again from another working directory.
-            above = Path(tempfile.gettempdir() if options.directory is None else options.directory).absolute()
-            above.mkdir(parents=True, exist_ok=True)
-            self.path = tempfile.mkdtemp(prefix="partfile-state-", dir=above)
-        except OSError as error:
+            engine = rocksdict.Rdict(self.path, self._options)
+        except Exception as error:
+            with suppress(OSError):
+                for file in Path(self.path).iterdir():
+                    file.unlink()
+                Path(self.path).rmdir()
             raise ConfigError(
-                f"RocksDBOptions: directory={options.directory!r} cannot hold a database: {error}",
-                hint="Name a directory on a disk of this machine: RocksDBOptions(directory='/var/tmp')",
+                f"RocksDB cannot open a database in {self.path}: {error}",
+                hint="Leave customize and sizes out, or name another disk: RocksDBOptions(directory='/var/tmp')",
             ) from error
-        self._columns: dict[str, Column] = {}
-        self._refuse: Callable[..., NoReturn] = refuse_closed
-        self._remove = weakref.finalize(self, _remove, self.path, os.getpid())
-        self._engine: rocksdict.Rdict | None = rocksdict.Rdict(self.path, self._engine_options)
+        self._opened = _Opened(engine, self.path)
+        weakref.finalize(self, self._opened.end)
         _databases.add(self)
 
     def column(self, state: str) -> Column:
-        """The rows of a state, made with the first call."""
-        if state not in self._columns:
-            name = quote(state, safe="")
-            if self._engine is None:
-                self._refuse()
-            self._engine.create_column_family(name, self._engine_options)
-            self._columns[state] = Column(self._engine, name, self._memory)
-        return self._columns[state]
+        """The rows of a state, made with the first call.
+
+        Raises:
+            StoreError: The engine cannot make them.
+        """
+        engine, columns = self._opened.engine, self._opened.columns
+        if engine is None:
+            (refuse_forked if _forks.is_child else refuse_closed)()
+        if state not in columns:
+            try:
+                engine.create_column_family(_family(state), self._options)
+                columns[state] = Column(engine, _family(state), self._memory, self._opened.write_files)
+            except Exception as error:
+                raise _failed(error) from error
+        return columns[state]
+
+    def drop(self, state: str) -> None:
+        """Remove all rows of a state; one that has none counts as removed."""
+        column = self._opened.columns.pop(state, None)
+        if column is not None and self._opened.engine is not None:
+            column.let_go(refuse_closed)
+            with suppress(Exception):
+                self._opened.engine.drop_column_family(_family(state))
 
     def close(self) -> None:
-        """Close the database and remove its directory; may be called twice. Views keep their rows until they go."""
-        for column in self._columns.values():
-            column.lose(self._refuse)
-        self._columns = {}
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            # It writes what it has not written yet, which is of no use any more.
-            with suppress(Exception):
-                engine.close()
-        self._remove()
+        """Close the database and remove its directory; may be called twice, and by any thread."""
+        self._opened.end()
 
     def abandon(self) -> None:
-        """Never close it, and refuse every call: this is the child of the process that has it."""
-        held: list[object] = [self._engine]
-        self._refuse = refuse_forked
-        for column in self._columns.values():
-            held += column.lose(refuse_forked)
-        self._columns = {}
-        self._engine = None
-        for one in held:
-            # The engine's destructor would wait for its threads.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        """Never close it, and refuse every call: this is a child of the process that has it."""
+        self._opened.abandon()
 
 
+def _family(state: str) -> str:
+    """The column family of a state; the engine has one of its own, called ``default``."""
+    return f"state-{quote(state, safe='')}"
+
+
+def _new_directory(above: str | None) -> str:
+    try:
+        # Absolute, so that it is found again from another working directory.
+        base = Path(tempfile.gettempdir() if above is None else above).absolute()
+        base.mkdir(parents=True, exist_ok=True)
+        made = tempfile.mkdtemp(prefix="partfile-state-", dir=base)
+        made.encode()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"RocksDBOptions: directory={above!r} cannot hold a database: {error}",
+            hint="Name a directory on a disk of this machine: RocksDBOptions(directory='/var/tmp')",
+        ) from error
+    return made
+
+
+class _Forks:
+    """Whether this process has opened a database, and whether it is a child of one that had."""
+
+    is_opened = False
+    is_child = False
+
+
+_forks = _Forks()
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -433,26 +559,17 @@ def refuse_closed(*_arguments: object, **_options: object) -> NoReturn:
 
 
 def refuse_forked(*_arguments: object, **_options: object) -> NoReturn:
-    """Raise the error of a call in a child of the process that opened the database."""
+    """Raise the error of a call in a child of a process that had opened a database."""
     raise ConfigError(
-        f"process {os.getpid()} was forked from the one that opened this keyed state in RocksDB",
-        hint="Open it in the process that uses it: RocksDBBackend(...)",
+        f"process {os.getpid()} was forked from one that had opened keyed state in RocksDB, whose threads it lacks",
+        hint="Start the process anew: multiprocessing.get_context('spawn')",
     )
 
 
-def _abandon_all() -> None:
+def _enter_child() -> None:
+    _forks.is_child = _forks.is_opened or _forks.is_child
     for database in list(_databases):
         database.abandon()
 
 
-def _remove(path: str, pid: int) -> None:
-    # A child that ends must not take the directory of its parent away.
-    if os.getpid() == pid:
-        with suppress(OSError):
-            # The engine makes no directories here, and no tree is deleted.
-            for file in Path(path).iterdir():
-                file.unlink()
-            Path(path).rmdir()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(after_in_child=_enter_child)
