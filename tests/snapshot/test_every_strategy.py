@@ -167,7 +167,7 @@ def test_a_snapshot_whose_store_fails(subject: Subject) -> None:
     assert len(subject.files()) == 1 + subject.copies
 
 
-@pytest.mark.item("SS-06", "LR-04", "LR-16")
+@pytest.mark.item("SS-06", "LR-02", "LR-16")
 def test_a_snapshot_whose_local_copy_fails(subject: Subject) -> None:
     """It goes on without the copy, of which nothing is left."""
     counted = Releases(subject.strategy)

@@ -318,9 +318,10 @@ def test_a_list_is_changed_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPa
     def fail(_batch: object) -> NoReturn:
         raise OSError("No space left on device")
 
+    changes: tuple[Callable[[], None], ...] = (lambda: state.add_all("abc"), lambda: state.update("3"), state.clear)
     with monkeypatch.context() as broken:
         broken.setattr(column, "_write", fail)
-        for change in (lambda: state.add_all("abc"), lambda: state.update("3"), state.clear):
+        for change in changes:
             with pytest.raises(StoreError, match="No space left"):
                 change()
     assert state.get() == ("1", "2")
