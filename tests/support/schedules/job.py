@@ -78,7 +78,7 @@ class ModelJob:
         self._stalled: list[Actor] = []
         """Drivers that others take for dead; they go on when the last driver is done."""
         self._stalls = random.Random(seed)
-        """Draws who stalls. A schedule in which nobody does is the same as if nobody could."""
+        """Draws which drivers stall. A schedule in which none stalls is what it would be if none could."""
         self._copying: set[Actor] = set()
         """Those that have named a copy of a part and not shown or dropped it yet; see ``_kill``."""
         self._is_staged = is_staged

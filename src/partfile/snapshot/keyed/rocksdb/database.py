@@ -433,11 +433,7 @@ class _Opened:
                     engine.drop_column_family(_family(name))
             with suppress(Exception):
                 engine.close()
-            with suppress(OSError):
-                # No tree is deleted: the engine makes no directories here.
-                for file in Path(self._path).iterdir():
-                    file.unlink()
-                Path(self._path).rmdir()
+            _remove(self._path)
 
     def abandon(self) -> None:
         """Never close it, and refuse every call: this is a child of the process that has it."""
@@ -476,10 +472,7 @@ class Database:
         try:
             engine = rocksdict.Rdict(self.path, self._options)
         except Exception as error:
-            with suppress(OSError):
-                for file in Path(self.path).iterdir():
-                    file.unlink()
-                Path(self.path).rmdir()
+            _remove(self.path)
             raise ConfigError(
                 f"RocksDB cannot open a database in {self.path}: {error}",
                 hint="Leave customize and sizes out, or name another disk: RocksDBOptions(directory='/var/tmp')",
@@ -540,6 +533,14 @@ def _new_directory(above: str | None) -> str:
             hint="Name a directory on a disk of this machine: RocksDBOptions(directory='/var/tmp')",
         ) from error
     return made
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        # No tree is deleted: the engine makes no directories here.
+        for file in Path(path).iterdir():
+            file.unlink()
+        Path(path).rmdir()
 
 
 class _Forks:
