@@ -34,7 +34,9 @@ PACKAGE = ROOT / "src" / "partfile"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
 TUTORIAL = "docs/TUTORIAL.md"
-"""Its blocks go on from one another, so they have a test of their own."""
+"""Its blocks go on from one another and from its commands, so they have a test of their own."""
+GROWING = "docs/SNAPSHOTS.md"
+"""Its blocks go on from one another: they run in their order, as one."""
 FLIGHTS = """
 import partfile, pyarrow
 days = ["2013-01-01", "2013-01-01", "2013-01-02"]
@@ -54,6 +56,12 @@ def _marks_of(document: str, block: str) -> list[Any]:
     return [] if document == "README.md" else [pytest.mark.slow]
 
 
+def blocks_of(document: str) -> list[str]:
+    """What runs in a process of its own: a block, or all blocks of a document that grows."""
+    blocks = python_blocks(document)
+    return ["\n".join(blocks)] if document == GROWING else blocks
+
+
 def every_block() -> list[Any]:
     """Each Python block of the README and of docs, but those that have a test of their own."""
     documents = [path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
@@ -61,7 +69,7 @@ def every_block() -> list[Any]:
     return [
         pytest.param(document, block, id=f"{document}-{at}", marks=_marks_of(document, block))
         for document in documents
-        for at, block in enumerate(python_blocks(document), start=1)
+        for at, block in enumerate(blocks_of(document), start=1)
         if not (document == "README.md" and "SparkSession" in block)
         # tests/spark/test_kafka.py follows that guide.
         if "landing/orders/*" not in block and '"kafka"' not in block
