@@ -6,8 +6,7 @@ import dataclasses
 import errno
 import os
 import re
-import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +41,7 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.s3.options import S3Options
 from partfile.testing.faults import FailAt, count_calls
 from partfile.writers.registry import FORMATS
+from support.files.disks import small_disk
 from support.sinks.life_cycle import (
     LONG,
     assert_exactly_once,
@@ -307,19 +307,6 @@ def test_bad_buckets_go_to_the_fallback(tmp_path: Path) -> None:
         "bad/rows": b"x\n",
         "ok": b"y\n",
     }
-
-
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
-    """A file system of its own, with so much room."""
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-        pytest.skip("mounting a small file system needs root; ENOSPC is injected by the next test in any case")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", path], check=True)
 
 
 @pytest.mark.fault("F3")

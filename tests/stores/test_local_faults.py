@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,10 @@ from partfile.testing.store import (
     write_part,
     write_staging_file,
 )
+from support.files.disks import small_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from partfile.stores.base import Cut, PartStream, Store
     from partfile.testing.faults import Interceptor
@@ -289,23 +289,10 @@ def test_permission_denied_names_path_and_remedy(tmp_path: Path, verb: Callable[
 # Limits of the machine, for real: a full or read-only disk, too large a file, too many open ones.
 
 
-@contextmanager
-def small_disk(path: Path) -> Iterator[Path]:
-    """A file system of one MiB; skips where it cannot be mounted."""
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "partfile-test", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("needs root and the right to mount a tmpfs")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
-
-
 @pytest.mark.fault("F3")
 def test_a_full_disk_is_determinate_and_can_be_recovered_from(tmp_path: Path) -> None:
     """ENOSPC: parts and metadata fail with a hint, nothing half is visible, and after freeing space it goes on."""
-    with small_disk(tmp_path / "disk") as disk, LocalStore(str(disk)) as store:
+    with small_disk(tmp_path / "disk", "1m") as disk, LocalStore(str(disk)) as store:
         stream = store.create(new_part())
         stream.write(DATA)
         handle = stream.persist()
@@ -326,7 +313,7 @@ def test_a_full_disk_is_determinate_and_can_be_recovered_from(tmp_path: Path) ->
 @pytest.mark.fault("F3")
 def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     """A publication that runs out of space while it copies does not fill the disk with each attempt."""
-    with small_disk(tmp_path / "disk") as disk, LocalStore(str(disk)) as store:
+    with small_disk(tmp_path / "disk", "1m") as disk, LocalStore(str(disk)) as store:
         handle = write_part(store, bytes(600 << 10), tail=TAIL)
         for _ in range(3):
             with pytest.raises(NotApplied):
@@ -339,7 +326,7 @@ def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.fault("F4")
 def test_a_read_only_file_system_is_refused_at_once(tmp_path: Path) -> None:
     """EROFS shows when the store is opened for writing, while reading stays possible."""
-    with small_disk(tmp_path / "disk") as disk:
+    with small_disk(tmp_path / "disk", "1m") as disk:
         (disk / "known").write_bytes(b"")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with pytest.raises(NotApplied, match="written to"):

@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -22,10 +25,12 @@ from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keyed_file import encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash
 from partfile.snapshot.keyed.rocksdb import backend as rocksdb_backend
+from partfile.snapshot.keyed.rocksdb import database as rocksdb_database
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.ttl import Ttl
+from support.files.disks import small_disk
 from support.state.keyed import (
     MAX_PARALLELISM,
     ROCKSDB,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from partfile.snapshot.keyed.states import ValueState
 
 MINUTE_MS = 60_000
 MIB = 1 << 20
@@ -305,6 +311,103 @@ def test_a_list_lives_as_long_as_its_newest_element() -> None:
         assert [len(rows) for _, (rows, _) in file_of(backend).rows(group_of_hash(TEXT_KEYS.locate("k")[1], 16))] == [2]
         assert state.get() == ("a", "b")
         backend.close()
+
+
+# Writes that the engine holds back.
+
+
+def held_back() -> tuple[RocksDBBackend, ValueState[bytes]]:
+    """A backend on a disk of 100 KB a second, which takes no row now since it is behind, and a state that has a row."""
+
+    def slow(options: rocksdict.Options) -> None:
+        options.set_ratelimiter(100_000, 100_000, 10)
+
+    backend = opened(RocksDBOptions(customize=slow, write_buffer_bytes=64 << 10, compression="none"))
+    state = backend.value_state(ValueStateDescriptor("state", BytesCodec()))
+    backend.set_current_key("k")
+    state.update(b"first")
+    for name in ("replaced", "removed", "moved"):
+        backend.database.column(name).put(b"k", b"as it was")
+    ((row, _),) = rows_in(backend, "state")
+
+    def fill() -> NoReturn:
+        while True:
+            backend.database.column("state")._put(row, os.urandom(10_000))
+
+    with pytest.raises(Exception, match="Write stall"):
+        fill()
+    return backend, state
+
+
+def test_writes_that_are_held_back_are_done_once_files_were_merged() -> None:
+    """Each kind of write; other threads run while it waits."""
+    backend, _ = held_back()
+    column = backend.database.column
+    writes: dict[str, Callable[[], None]] = {
+        "replaced": lambda: column("replaced").put(b"k", b"later"),
+        "removed": lambda: column("removed").delete(b"k"),
+        "moved": lambda: column("moved").change([(b"l", b"later")], [b"k"]),
+    }
+    writers = [threading.Thread(target=write, daemon=True) for write in writes.values()]
+    for writer in writers:
+        writer.start()
+    assert [rows_in(backend, name) for name in writes] == [[(b"k", b"as it was")]] * 3
+    assert all(writer.is_alive() for writer in writers)
+    for writer in writers:
+        writer.join(30)
+    assert [rows_in(backend, name) for name in writes] == [[(b"k", b"later")], [], [(b"l", b"later")]]
+    backend.close()
+
+
+def test_a_write_that_is_held_back_for_too_long_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, and the state is as it was: it can be read and snapshotted."""
+    monkeypatch.setattr(rocksdb_database, "MAX_STALL_S", 0.1)
+    backend, state = held_back()
+    known = state.value()
+    with pytest.raises(StoreError, match=r"behind with writing and merging its files for 0\.1 s") as raised:
+        state.update(b"later")
+    assert "RocksDBOptions(directory=" in raised.value.hint
+    assert state.value() == known
+    assert [rows for _, (_, rows) in file_of(backend).rows(group_of_hash(TEXT_KEYS.locate("k")[1], 16))] == [[known]]
+    backend.close()
+
+
+@pytest.mark.parametrize("write_buffer_bytes", [64 << 10, 256 << 10])
+def test_on_a_full_disk_a_write_fails_and_stops_no_other_thread(tmp_path: Path, write_buffer_bytes: int) -> None:
+    """Rows are written over and over, so that files are merged while the disk runs full."""
+    script = dedent("""
+        import os, random, sys, threading, time
+        from partfile.errors import StoreError
+        from partfile.snapshot.keyed.rocksdb import database
+
+        def tick():
+            while True:
+                print("tick", time.monotonic(), flush=True)
+                time.sleep(0.1)
+
+        database.MAX_STALL_S = 2
+        threading.Thread(target=tick, daemon=True).start()
+        options = database.RocksDBOptions(
+            directory=sys.argv[1], write_buffer_bytes=int(sys.argv[2]), compression="none"
+        )
+        opened = database.Database(options, database.RocksDBMemory(16 << 20))
+        column = opened.column("state")
+        chosen = random.Random(1)
+        try:
+            while True:
+                column.put(b"%08d" % chosen.randrange(2000), os.urandom(1000))
+        except StoreError as error:
+            print("told", error, flush=True)
+        column.get(b"00000001")
+        os._exit(0)
+    """)
+    with small_disk(tmp_path / "disk", "6m") as disk:
+        command = [sys.executable, "-c", script, str(disk), str(write_buffer_bytes)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    ticks = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("tick")]
+    assert max((b - a for a, b in pairwise(ticks)), default=0) < 2, ticks
+    assert "told RocksDB" in done.stdout
 
 
 def test_a_list_is_changed_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import ctypes
 import os
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +36,12 @@ _WRITES_AT_ONCE = 1000
 """A larger batch would keep other threads of Python waiting, since the engine writes it without letting them run."""
 _ROW_BYTES = 64
 """About what a row takes in memory beside its key and value."""
+MAX_STALL_S = 300
+"""So long a write waits for the engine to write and merge files."""
+_STALL_PAUSE_S = 0.001
+_STALLED = "Result incomplete: Write stall"
+"""The engine's error for a write that it would hold back."""
+_ANOTHER_DISK = "Restore on another disk, which has room: RocksDBOptions(directory='/var/tmp')"
 _MOST_BYTES = 1 << 44
 _LEAST_RATIO = 0.1
 _ARENAS = 16
@@ -260,6 +267,8 @@ class Column:
         options = rocksdict.WriteOptions()
         # An attribute, though the package's stub says that it is a method.
         options.disable_wal = True  # type: ignore[assignment, method-assign]
+        # The engine would hold a write back without letting other threads of Python run, on a full disk for ever.
+        options.no_slowdown = True
         rows.set_write_options(options)
         engine.set_write_options(options)
         self._handle: rocksdict.ColumnFamily | None = engine.get_column_family_handle(name)
@@ -285,7 +294,9 @@ class Column:
         try:
             self._put(key, value)
         except Exception as error:
-            raise _failed(error) from error
+            if str(error) != _STALLED:
+                raise _failed(error) from error
+            self._write_again(self._put, key, value)
         self._weigh(len(key) + len(value) + _ROW_BYTES)
 
     def delete(self, key: bytes) -> None:
@@ -293,7 +304,9 @@ class Column:
         try:
             self._delete(key)
         except Exception as error:
-            raise _failed(error) from error
+            if str(error) != _STALLED:
+                raise _failed(error) from error
+            self._write_again(self._delete, key)
         self._weigh(len(key) + _ROW_BYTES)
 
     def change(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
@@ -302,11 +315,29 @@ class Column:
         try:
             self._write_batch(set_rows, removed)
         except Exception as error:
-            raise _failed(error) from error
+            if str(error) != _STALLED:
+                raise _failed(error) from error
+            self._write_again(self._write_batch, set_rows, removed)
         self._weigh(
             sum(len(key) + len(value) + _ROW_BYTES for key, value in set_rows)
             + sum(len(key) + _ROW_BYTES for key in removed)
         )
+
+    def _write_again(self, write: Callable[..., None], *rows: Any) -> None:
+        """Do a write once the engine has caught up with its files; other threads run meanwhile."""
+        ends_s = time.monotonic() + MAX_STALL_S
+        while True:
+            time.sleep(_STALL_PAUSE_S)
+            try:
+                return write(*rows)
+            except Exception as error:
+                if str(error) != _STALLED:
+                    raise _failed(error) from error
+                if time.monotonic() > ends_s:
+                    raise StoreError(
+                        f"RocksDB was behind with writing and merging its files for {MAX_STALL_S} s",
+                        hint=_ANOTHER_DISK,
+                    ) from error
 
     def _write_batch(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> None:
         batch = rocksdict.WriteBatch(raw_mode=True)
@@ -396,10 +427,7 @@ def rows_between(cursor: rocksdict.RdictIter, begin: bytes, end: bytes) -> Itera
 def _failed(error: Exception) -> PartfileError:
     if isinstance(error, PartfileError):
         return error
-    return StoreError(
-        f"RocksDB failed: {error}",
-        hint="Restore on another disk: RocksDBOptions(directory='/var/tmp')",
-    )
+    return StoreError(f"RocksDB failed: {error}", hint=_ANOTHER_DISK)
 
 
 class _Opened:
