@@ -17,9 +17,10 @@ from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
+from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.state_file import JsonCodec
-from partfile.snapshot.strategy import LocalCopies, OperatorStateStrategy, SnapshotOptions, StrategyRunner
+from partfile.snapshot.strategy import OperatorStateStrategy, SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, intercept
@@ -80,7 +81,7 @@ class Subject:
         self.pool = pool
         self.local = LocalStore(str(base / "local"))
         self.store = LocalStore(str(base / "primary"))
-        copies = LocalCopies(self.local, "subtask-0")
+        copies = LocalStateStore(self.local, "subtask-0")
         self.copies = kind != "operator"
         self.close: Callable[[], object] = lambda: None
         if kind == "operator":
@@ -142,7 +143,7 @@ def test_a_snapshot_that_completes(subject: Subject) -> None:
         else:
             assert result.local is None
     assert found[0] == found[1]
-    assert len(subject.files()) == 2 + subject.copies
+    assert len(subject.files()) == 2 + 2 * subject.copies
 
 
 @pytest.mark.item("SS-06", "LR-03")
@@ -164,15 +165,16 @@ def test_a_snapshot_whose_store_fails(subject: Subject) -> None:
     assert failed >= 1
     assert counted.releases == 1
     assert result.primary is not None
-    assert len(subject.files()) == 1 + subject.copies
+    assert len(subject.files()) == 1 + 2 * subject.copies
 
 
 @pytest.mark.item("SS-06", "LR-02", "LR-16")
-def test_a_snapshot_whose_local_copy_fails(subject: Subject) -> None:
-    """It goes on without the copy, of which nothing is left."""
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_snapshot_whose_local_copy_fails(subject: Subject, at: int) -> None:
+    """It goes on without the copy, of which nothing is left: of the state, or the document that tells of it."""
     counted = Releases(subject.strategy)
-    store = intercept(subject.local, FailAt(1, NotApplied("no room"), persistent=True, only={"create_file"}))
-    subject.strategy._local = LocalCopies(store, "subtask-0")
+    store = intercept(subject.local, FailAt(at, NotApplied("no room"), persistent=True, only={"create_file"}))
+    subject.strategy._local = LocalStateStore(store, "subtask-0")
     result = subject.start(counted).result(WAIT_S)
     assert (counted.releases, result.local) == (1, None)
     assert bytes_of(subject.store, "job", result.primary)

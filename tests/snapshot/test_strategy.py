@@ -11,15 +11,15 @@ import pytest
 
 from partfile.errors import NotApplied, PartfileError, SnapshotCancelled, StateTooLarge
 from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.state_file import JsonCodec
 from partfile.snapshot.storage import CheckpointStorage
 from partfile.snapshot.strategy import (
     EMPTY,
     CloseableRegistry,
-    LocalCopies,
     OperatorStateStrategy,
-    PrimaryAndSecondaryStreamProvider,
+    PrimaryAndLocalStreamProvider,
     PrimaryStreamProvider,
     RunningSnapshot,
     SnapshotOptions,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.state_file import StateMetaInfo
     from partfile.snapshot.strategy import ResultStreamProvider, Supplier
-    from partfile.snapshot.streams import CheckpointStreamFactory
+    from partfile.snapshot.streams import CheckpointOutputStream, CheckpointStreamFactory
     from partfile.stores.base import Store
 
 
@@ -447,12 +447,23 @@ def primary(base: Path) -> FileStreamFactory:
     return FileStreamFactory(LocalStore(str(base / "primary")), "job", 5, inline_threshold_bytes=0)
 
 
-def copies(base: Path) -> LocalCopies:
-    return LocalCopies(LocalStore(str(base / "local")), "aid_1/jid_job/vtx_o_sti_0")
+def copies(base: Path) -> LocalStateStore:
+    return LocalStateStore(LocalStore(str(base / "local")), "aid_1/jid_job/vtx_o_sti_0")
+
+
+class OneCopy(LocalStateStore):
+    """Has the stream that it is made with."""
+
+    def __init__(self, stream: CheckpointOutputStream) -> None:
+        self._stream = stream
+
+    def create_stream(self, _checkpoint_id: int) -> CheckpointOutputStream:
+        """The stream."""
+        return self._stream
 
 
 def opened(
-    streams: CheckpointStreamFactory, local: LocalCopies | None, options: SnapshotOptions = CHECKPOINT
+    streams: CheckpointStreamFactory, local: LocalStateStore | None, options: SnapshotOptions = CHECKPOINT
 ) -> ResultStreamProvider:
     return open_result_stream(streams, Scope.EXCLUSIVE, 5, options, local)
 
@@ -508,7 +519,7 @@ def test_no_copy_without_local_recovery_or_of_a_savepoint(
 @pytest.mark.item("SS-18")
 def test_a_checkpoint_with_local_recovery_is_doubled(tmp_path: Path) -> None:
     """The choice is the doubling provider exactly then."""
-    assert isinstance(opened(primary(tmp_path), copies(tmp_path)), PrimaryAndSecondaryStreamProvider)
+    assert isinstance(opened(primary(tmp_path), copies(tmp_path)), PrimaryAndLocalStreamProvider)
 
 
 @pytest.mark.item("SS-05", "SS-19", "SS-23")
@@ -526,7 +537,7 @@ def test_a_local_directory_that_cannot_be_written_is_done_without(
     """A file stands where the directory should be: logged, and the snapshot has its primary handle alone."""
     store = LocalStore(str(tmp_path / "local"))
     store.create_file("sub", b"")
-    provider = opened(primary(tmp_path), LocalCopies(store, "sub"))
+    provider = opened(primary(tmp_path), LocalStateStore(store, "sub"))
     provider.stream.write(b"x")
     finalized_without_copy(provider, caplog, "no local copy")
 
@@ -535,7 +546,7 @@ def test_a_local_directory_that_cannot_be_written_is_done_without(
 def test_a_copy_that_cannot_be_created_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A local disk that is full when the file is created: logged, no local handle, the checkpoint is good."""
     store = intercept(LocalStore(str(tmp_path / "local")), FailAt(1, NotApplied("disk full"), only={"create_file"}))
-    provider = opened(primary(tmp_path), LocalCopies(store, "sub"))
+    provider = opened(primary(tmp_path), LocalStateStore(store, "sub"))
     provider.stream.write(b"x")
     finalized_without_copy(provider, caplog, "disk full")
 
@@ -544,7 +555,7 @@ def test_a_copy_that_cannot_be_created_is_done_without(tmp_path: Path, caplog: p
 def test_a_failed_write_of_the_copy_is_remembered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After the first failure the copy gets nothing more; it is reported when the snapshot ends, not before."""
     secondary = MemoryStreamFactory(max_state_bytes=3).create(Scope.EXCLUSIVE)
-    provider = PrimaryAndSecondaryStreamProvider(primary(tmp_path).create(Scope.EXCLUSIVE), secondary)
+    provider = PrimaryAndLocalStreamProvider(primary(tmp_path).create(Scope.EXCLUSIVE), OneCopy(secondary), 5)
     with caplog.at_level(logging.WARNING):
         for piece in (b"ab", b"cd", b"e"):
             provider.stream.write(piece)
@@ -558,7 +569,7 @@ def test_a_copy_at_another_position_is_given_up(tmp_path: Path, caplog: pytest.L
     """A copy that lost bytes, or has too many, is not believed."""
     secondary = MemoryStreamFactory().create(Scope.EXCLUSIVE)
     secondary.write(b"stray")
-    provider = PrimaryAndSecondaryStreamProvider(primary(tmp_path).create(Scope.EXCLUSIVE), secondary)
+    provider = PrimaryAndLocalStreamProvider(primary(tmp_path).create(Scope.EXCLUSIVE), OneCopy(secondary), 5)
     provider.stream.write(b"ab")
     finalized_without_copy(provider, caplog, "at byte 7, the state at 2")
 
@@ -578,7 +589,7 @@ def test_a_failed_primary_fails_the_snapshot(tmp_path: Path) -> None:
     stream = BufferedStream(CollectedBytes(1), check=lambda _: None, keep=fail, discard=lambda _: None)
     local = FileStreamFactory(LocalStore(str(tmp_path / "local")), "", 5, inline_threshold_bytes=0)
     copy = local.create(Scope.EXCLUSIVE)
-    provider = PrimaryAndSecondaryStreamProvider(stream, copy)
+    provider = PrimaryAndLocalStreamProvider(stream, OneCopy(copy), 5)
     provider.stream.write(b"x")
     with pytest.raises(NotApplied, match="primary full"):
         provider.close_and_finalize()

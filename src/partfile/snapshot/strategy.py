@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from partfile.errors import PartfileError, SnapshotCancelled
 from partfile.snapshot.operator_state import ListState, encode_map
 from partfile.snapshot.state_file import encode_states
-from partfile.snapshot.streams import FileStreamFactory, Scope
+from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.operator_state import BroadcastState, OperatorStateStore
     from partfile.snapshot.state_file import NamedState, StateMetaInfo
     from partfile.snapshot.streams import CheckpointOutputStream, CheckpointStreamFactory
-    from partfile.stores.base import MetadataStore
 
     Supplier = Callable[["CloseableRegistry"], "SnapshotResult"]
     Encoder = Callable[[], Iterator[bytes]]
@@ -301,18 +301,6 @@ class ResultStreamProvider(Protocol):
         """Discard everything. Idempotent."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCopies:
-    """The copies of a subtask's state on this machine, as ``chk-N/<token>``.
-
-    They are read back by ``FileHandle`` paths relative to ``directory``.
-    """
-
-    store: MetadataStore
-    directory: str
-    """The subtask's directory below the base of ``store``."""
-
-
 class PrimaryStreamProvider:
     """One stream to the primary storage."""
 
@@ -329,20 +317,32 @@ class PrimaryStreamProvider:
         self.stream.close()
 
 
-class PrimaryAndSecondaryStreamProvider:
-    """One stream that is doubled to a secondary one, whose failure never fails the snapshot."""
+class PrimaryAndLocalStreamProvider:
+    """One stream that is doubled to a copy on this machine, whose failure never fails the snapshot.
 
-    def __init__(self, primary: CheckpointOutputStream, secondary: CheckpointOutputStream) -> None:
-        self.stream = DuplicatingStream(primary, secondary)
+    Args:
+        primary: The stream that counts.
+        local: Keeps the copy.
+        checkpoint_id: The checkpoint.
+    """
+
+    def __init__(self, primary: CheckpointOutputStream, local: LocalStateStore, checkpoint_id: int) -> None:
+        self.stream = DuplicatingStream(primary, local.create_stream(checkpoint_id))
+        self._local = local
+        self._checkpoint_id = checkpoint_id
 
     def close_and_finalize(self) -> SnapshotResult:
-        """End both streams and return their handles, without a local one if the secondary has failed."""
+        """End both streams and return their handles, without a local one if there is no copy."""
         try:
             handle = self.stream.close_and_get_handle()
         except BaseException:
             self.stream.close()
             raise
-        return EMPTY if handle is None else SnapshotResult(handle, self.stream.end_secondary())
+        if handle is None:
+            return EMPTY
+        copy = self.stream.end_secondary()
+        is_kept = copy is not None and self._local.keep(self._checkpoint_id, handle, copy)
+        return SnapshotResult(handle, copy if is_kept else None)
 
     def close(self) -> None:
         """Discard everything."""
@@ -410,7 +410,7 @@ def open_result_stream(
     scope: Scope,
     checkpoint_id: int,
     options: SnapshotOptions,
-    local: LocalCopies | None = None,
+    local: LocalStateStore | None = None,
 ) -> ResultStreamProvider:
     """Open the stream of a snapshot: doubled where local copies are wanted, unless it is a savepoint.
 
@@ -424,8 +424,7 @@ def open_result_stream(
     primary = streams.create(scope)
     if local is None or options.is_savepoint:
         return PrimaryStreamProvider(primary)
-    copies = FileStreamFactory(local.store, local.directory, checkpoint_id, inline_threshold_bytes=0)
-    return PrimaryAndSecondaryStreamProvider(primary, copies.create(Scope.EXCLUSIVE))
+    return PrimaryAndLocalStreamProvider(primary, local, checkpoint_id)
 
 
 class CopiedStates:

@@ -12,7 +12,8 @@ import pytest
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
-from partfile.snapshot.strategy import LocalCopies, SnapshotOptions, StrategyRunner
+from partfile.snapshot.local_state import LocalStateStore
+from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.local.store import LocalStore
 from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, list_of, map_of, mean_of, value_of
@@ -135,7 +136,7 @@ def test_a_local_copy_is_the_same_file(make: Any, tmp_path: Path) -> None:
     backend, change = filled(make=make)
     change(1)
     with LocalStore(str(tmp_path)) as store, LocalStore(str(tmp_path / "local")) as local:
-        strategy = KeyedStateStrategy(backend, LocalCopies(local, "subtask-0"))
+        strategy = KeyedStateStrategy(backend, LocalStateStore(local, "subtask-0"))
         streams = FileStreamFactory(store, "job", 1)
         result = StrategyRunner(strategy).snapshot(1, 0, streams, CHECKPOINT).result()
         assert isinstance(result.local, FileHandle)
