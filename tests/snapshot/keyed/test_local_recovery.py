@@ -76,9 +76,9 @@ class Subtask:
         """A restore gives the same state, and says from where it was read; so does another process."""
         with LocalStore(str(self.base / "local")) as store:
             for local in (self.local, LocalStateStore(store, DIRECTORY)):
-                found = read_keyed_files(self.storage, handles, local)
-                assert tuple(one.source for one in found) == sources
-                assert {self.restored(one) for one in found} == {expected}
+                with read_keyed_files(self.storage, handles, local) as found:
+                    assert tuple(one.source for one in found) == sources
+                    assert {self.restored(one) for one in found} == {expected}
 
     def restored(self, found: RestoredFile) -> bytes:
         """What a subtask has that was restored from a file."""
@@ -119,8 +119,8 @@ def test_without_copies_a_restore_reads_the_storage(subtask: Subtask) -> None:
     assert result.primary is not None
     assert subtask.files("local") == []
     subtask.check(subtask.storage.read_bytes(result.primary), result.primary, sources=("primary",))
-    (found,) = read_keyed_files(subtask.storage, [result.primary])
-    assert found.source == "primary"
+    with read_keyed_files(subtask.storage, [result.primary]) as (found,):
+        assert found.source == "primary"
 
 
 DAMAGES: dict[str, tuple[str, bytes | None]] = {
@@ -143,8 +143,9 @@ def test_a_damaged_copy_is_not_used(subtask: Subtask, damage: str) -> None:
     subtask.damage("local", *DAMAGES[damage])
     subtask.check(expected, result.primary, sources=("primary",))
     subtask.damage("primary", ".state", None)
-    with pytest.raises(SnapshotCorrupt, match="is missing"):
-        read_keyed_files(subtask.storage, [result.primary], subtask.local)
+    restore = read_keyed_files(subtask.storage, [result.primary], subtask.local)
+    with pytest.raises(SnapshotCorrupt, match="is missing"), restore:
+        pass
 
 
 @pytest.mark.item("LR-06")
@@ -155,8 +156,8 @@ def test_every_byte_of_a_copy_counts(subtask: Subtask, rng: Any) -> None:
     data = subtask.storage.read_bytes(result.primary)
     for at in [0, len(data) - 1, *(rng.randrange(len(data)) for _ in range(20))]:
         subtask.damage("local", ".state", data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :])
-        (found,) = read_keyed_files(subtask.storage, [result.primary], subtask.local)
-        assert found.source == "primary", at
+        with read_keyed_files(subtask.storage, [result.primary], subtask.local) as (found,):
+            assert found.source == "primary", at
 
 
 @pytest.mark.item("LR-08")
@@ -199,8 +200,8 @@ def test_some_files_have_copies_and_others_not(subtask: Subtask) -> None:
     """Each is read from where it is."""
     handles = [subtask.snapshot(at).primary for at in (1, 2, 3)]
     subtask.local.abort(2)
-    found = read_keyed_files(subtask.storage, [handle for handle in handles if handle], subtask.local)
-    assert [one.source for one in found] == ["local", "primary", "local"]
+    with read_keyed_files(subtask.storage, [handle for handle in handles if handle], subtask.local) as found:
+        assert [one.source for one in found] == ["local", "primary", "local"]
 
 
 @pytest.mark.item("LR-05")
@@ -303,8 +304,8 @@ def life(subtask: Subtask, local: LocalStateStore) -> None:
     for at in (1, 2, 3):
         handle = subtask.snapshot(at, local).primary
         assert handle is not None
-        (found,) = read_keyed_files(subtask.storage, [handle], local)
-        assert subtask.restored(found) == bytes_of(subtask.backend)
+        with read_keyed_files(subtask.storage, [handle], local) as (found,):
+            assert subtask.restored(found) == bytes_of(subtask.backend)
         if at == 1:
             local.begin(1)
         else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from partfile.snapshot.keyed.keyed_file import RestoredRows
     from partfile.snapshot.keyed.ttl import Ttl
 
 
@@ -65,7 +66,7 @@ def mean_of(ttl: Ttl | None = None, namespace: KeyCodec | None = None) -> Aggreg
 
 
 def backend_of(
-    make: Any = HeapBackend, subtask: int = 0, parallelism: int = 1, files: Sequence[KeyedFile] = ()
+    make: Any = HeapBackend, subtask: int = 0, parallelism: int = 1, files: Sequence[RestoredRows] = ()
 ) -> KeyedStateBackend:
     """The backend of one subtask, with text as keys."""
     options = {"options": ROCKSDB, "memory": RocksDBMemory(8 << 20)} if make is RocksDBBackend else {}

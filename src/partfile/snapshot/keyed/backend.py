@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from partfile.snapshot.keyed.descriptors import Descriptor, Earlier
-    from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
+    from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
     from partfile.snapshot.keyed.states import Cell, CellRows, ListRows, MapRows, Rows
     from partfile.snapshot.keyed.ttl import Ttl
@@ -205,12 +205,19 @@ class KeyedView(KeyedSnapshotResources):
     def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
         """The states that have rows in a key group, encoded."""
         for state_id, info in enumerate(self.infos):
-            if info.name in self._tables:
-                pairs = self._encoded(info, group)
-            else:
-                pairs = self._carried[info.name].get(group, ([], []))
+            is_carried = info.name not in self._tables
+            pairs = self.carried_rows(info.name, group) if is_carried else self._encoded(info, group)
             if pairs[0]:
                 yield state_id, pairs
+
+    @property
+    def carried_infos(self) -> tuple[StateMetaInfo, ...]:
+        """The states that were restored and are not registered."""
+        return tuple(info for info in self.infos if info.name in self._carried)
+
+    def carried_rows(self, name: str, group: int) -> Pairs:
+        """The rows of one of them in a key group."""
+        return self._carried[name].get(group, ([], []))
 
     def release(self) -> None:
         """Give the view up, so that the backend need not keep its rows any longer."""
@@ -244,7 +251,7 @@ class KeyedStateBackend(ABC):
     """
 
     def __init__(
-        self, key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int, restored: Sequence[KeyedFile] = ()
+        self, key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int, restored: Sequence[RestoredRows] = ()
     ) -> None:
         check_max_parallelism(max_parallelism)
         if groups.last >= max_parallelism:
@@ -541,11 +548,11 @@ class KeyedStateBackend(ABC):
 
 
 def _carried(
-    restored: Sequence[KeyedFile], key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int
+    restored: Sequence[RestoredRows], key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int
 ) -> dict[str, tuple[StateMetaInfo, dict[int, Pairs]]]:
     """The rows of a snapshot in some key groups, by state and group."""
     carried: dict[str, tuple[StateMetaInfo, dict[int, Pairs]]] = {}
-    owner: dict[int, KeyedFile] = {}
+    owner: dict[int, RestoredRows] = {}
     for file in restored:
         if file.key_kinds != key_codec.kinds:
             raise ConfigError(

@@ -22,7 +22,7 @@ import struct
 from abc import ABC, abstractmethod
 from itertools import pairwise
 from operator import lt
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +72,25 @@ class KeyedSnapshotResources(ABC):
     @abstractmethod
     def release(self) -> None:
         """Give the view up."""
+
+
+class RestoredRows(Protocol):
+    """The keyed state of one old subtask, as a restore reads it."""
+
+    path: str
+    """Where it came from, for messages."""
+    infos: tuple[StateMetaInfo, ...]
+    """Name, kind and codecs of each state."""
+    key_kinds: tuple[str, ...]
+    max_parallelism: int
+    groups: KeyGroupRange
+
+    def rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
+        """The states that have rows in a key group: name, rows and values, both encoded.
+
+        Raises:
+            SnapshotCorrupt: They cannot be read.
+        """
 
 
 class _Index(Persisted):

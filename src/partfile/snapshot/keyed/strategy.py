@@ -6,19 +6,21 @@ A restore reads the files back, from copies on this machine where it has them.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from partfile.errors import SnapshotError
 from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.shared_files import decode_incremental, is_incremental
 from partfile.snapshot.strategy import EMPTY, open_result_stream, writing
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.backend import KeyedStateBackend
-    from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
+    from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources, RestoredRows
     from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.strategy import SnapshotOptions, Supplier
@@ -64,32 +66,47 @@ class KeyedStateStrategy:
 
 
 class RestoredFile(NamedTuple):
-    """A file of keyed state, and from where it was read."""
+    """The keyed state of one old subtask, and from where it was read."""
 
-    file: KeyedFile
+    file: RestoredRows
     source: Literal["local", "primary"]
     """local: a copy on this machine. primary: the checkpoint's storage, or its metadata."""
 
 
+@contextmanager
 def read_keyed_files(
-    storage: CheckpointStorage, handles: Iterable[StateHandle], local: LocalStateStore | None = None
-) -> list[RestoredFile]:
-    """Read files of keyed state, each from its copy on this machine if that is whole.
+    storage: CheckpointStorage,
+    handles: Iterable[StateHandle],
+    local: LocalStateStore | None = None,
+    directory: str | None = None,
+) -> Iterator[list[RestoredFile]]:
+    """Read what snapshots of keyed state have written, of any backend, each from its copy if that is whole.
+
+    Make the backends within the block: at its end the files of RocksDB are closed and removed.
 
     Args:
         storage: Of the checkpoint.
         handles: What the checkpoint names.
-        local: The copies; None has none.
+        local: The copies on this machine; None has none.
+        directory: Where files of RocksDB are read to, on a disk of this machine; None is that for temporary files.
 
     Raises:
         SnapshotCorrupt: A file is missing or damaged, and there is no copy of it.
         SnapshotVersionError: It was written in another format version.
         StoreError: It cannot be read.
+        ConfigError: It is of RocksDB, whose package is not installed.
     """
-    return [_read_keyed_file(storage, handle, local) for handle in handles]
+    with ExitStack() as opened:
+        yield [_read_keyed_file(storage, handle, local, directory, opened) for handle in handles]
 
 
-def _read_keyed_file(storage: CheckpointStorage, handle: StateHandle, local: LocalStateStore | None) -> RestoredFile:
+def _read_keyed_file(
+    storage: CheckpointStorage,
+    handle: StateHandle,
+    local: LocalStateStore | None,
+    directory: str | None,
+    opened: ExitStack,
+) -> RestoredFile:
     shown = storage.shown(handle)
     copy = None if local is None else local.read(handle)
     if copy is not None:
@@ -100,6 +117,13 @@ def _read_keyed_file(storage: CheckpointStorage, handle: StateHandle, local: Loc
         else:
             logger.info("keyed state is restored from the local copy of %s", shown)
             return restored
-    file = KeyedFile(storage.read_bytes(handle), shown)
+    data = storage.read_bytes(handle)
     logger.info("keyed state is restored from %s", shown)
-    return RestoredFile(file, "primary")
+    if not is_incremental(data):
+        return RestoredFile(KeyedFile(data, shown), "primary")
+    # Here, because the engine's package may be absent.
+    from partfile.snapshot.keyed.rocksdb.incremental import IncrementalFiles  # noqa: PLC0415
+
+    files = IncrementalFiles(decode_incremental(data, shown), storage, shown, directory)
+    opened.callback(files.close)
+    return RestoredFile(files, "primary")

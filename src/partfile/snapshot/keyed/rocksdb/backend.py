@@ -34,21 +34,22 @@ if TYPE_CHECKING:
     import rocksdict
 
     from partfile.snapshot.keyed.descriptors import Descriptor
-    from partfile.snapshot.keyed.keyed_file import KeyedFile, Pairs
+    from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
     from partfile.snapshot.keyed.states import Cell
     from partfile.snapshot.state_file import Codec
 
 
 _TIME = struct.Struct(">q")
-_GROUP_BYTES = 2
+GROUP_BYTES = 2
+"""Of the key group, which the engine's key begins with."""
 _MAX_VALUE_BYTES = (1 << 31) - 1
 """The engine takes no larger value."""
-_BEHIND = b"\xff" * _GROUP_BYTES
+_BEHIND = b"\xff" * GROUP_BYTES
 """Behind every key of the engine, and at the head of none: there are at most 2 ** 15 key groups."""
 
 
-def _after(prefix: bytes) -> bytes:
+def after(prefix: bytes) -> bytes:
     """The first key behind all that begin with a prefix, of which one byte is less than 255."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes((kept[-1] + 1,))
@@ -73,7 +74,7 @@ class _RocksTable(Table):
         self.copy: Callable[[Any], Any] = self._values.decode
         self.shares = False
         self._column = backend.database.column(descriptor.name)
-        self._heads = [group.to_bytes(_GROUP_BYTES, "big") for group in backend.groups]
+        self._heads = [group.to_bytes(GROUP_BYTES, "big") for group in backend.groups]
         self._next = b""
         """Where the next look for what has expired begins; empty is the first row."""
         self._oldest_ms = 0
@@ -118,7 +119,7 @@ class _RocksTable(Table):
         rows: list[bytes] = []
         values: list[bytes] = []
         for key, data in self._live(frozen, slot, now_ms):
-            rows.append(key[_GROUP_BYTES:])
+            rows.append(key[GROUP_BYTES:])
             values.append(data)
         return rows, values
 
@@ -130,7 +131,7 @@ class _RocksTable(Table):
 
     def _live(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
         head, last_ms = self._heads[slot], self._live_after(now_ms)
-        found = rows_between(frozen, head, _after(head))
+        found = rows_between(frozen, head, after(head))
         if last_ms is None:
             return found
         return ((key, data) for key, data in found if _TIME.unpack_from(data)[0] > last_ms)
@@ -143,7 +144,7 @@ class _RocksTable(Table):
             raise no_key() from None
 
     def _all_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._column.between(key, _after(key))
+        return self._column.between(key, after(key))
 
 
 def _timed(data: bytes) -> Cell:
@@ -232,7 +233,7 @@ class _ListTable(_RocksTable):
         of_list, place = _BEHIND, 0
         for key, data in self._live(frozen, slot, now_ms):
             if key.startswith(of_list):
-                rows.append(of_list[_GROUP_BYTES:] + place.to_bytes(PLACE_BYTES, "big"))
+                rows.append(of_list[GROUP_BYTES:] + place.to_bytes(PLACE_BYTES, "big"))
                 values.append(data)
                 place += 1
             else:
@@ -336,7 +337,7 @@ class RocksDBBackend(KeyedStateBackend):
         key_codec: KeyCodec,
         groups: KeyGroupRange,
         max_parallelism: int,
-        restored: Sequence[KeyedFile] = (),
+        restored: Sequence[RestoredRows] = (),
         *,
         options: RocksDBOptions | None = None,
         memory: RocksDBMemory | None = None,

@@ -24,7 +24,9 @@ from urllib.parse import quote
 import rocksdict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from partfile.errors import ConfigError, PartfileError, StoreError, plain_words
+from partfile.errors import ConfigError, PartfileError, SnapshotCorrupt, StoreError, plain_words
+from partfile.snapshot.documents import CORRUPT_HINT
+from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -461,7 +463,7 @@ class _Opened:
                     engine.drop_column_family(_family(name))
             with suppress(Exception):
                 engine.close()
-            _remove(self._path)
+            remove_files(self._path)
 
     def abandon(self) -> None:
         """Never close it, and refuse every call: this is a child of the process that has it."""
@@ -495,12 +497,12 @@ class Database:
             refuse_forked()
         self._options = engine_options(options, memory)
         self._memory = memory
-        self.path = _new_directory(options.directory)
+        self.path = new_directory(options.directory)
         _forks.is_opened = True
         try:
             engine = rocksdict.Rdict(self.path, self._options)
         except Exception as error:
-            _remove(self.path)
+            remove_files(self.path)
             raise ConfigError(
                 f"RocksDB cannot open a database in {self.path}: {error}",
                 hint="Leave customize and sizes out, or name another disk: RocksDBOptions(directory='/var/tmp')",
@@ -526,6 +528,32 @@ class Database:
                 raise _failed(error) from error
         return columns[state]
 
+    def checkpoint(self) -> str:
+        """Write all rows to files, and link the files into a new directory beside that of the database.
+
+        The links share the bytes of the files, and stay when the database replaces its own. No other thread writes
+        meanwhile. Nothing is left where it fails.
+
+        Returns:
+            The directory, which the caller removes with ``remove_files``.
+
+        Raises:
+            StoreError: The engine cannot write a file or make a link.
+        """
+        engine = self._opened.engine
+        if engine is None:
+            (refuse_forked if _forks.is_child else refuse_closed)()
+        # Here, because other threads run meanwhile; the engine's own call would write what is not in files alone.
+        self._opened.write_files()
+        made = f"{self.path}-{new_token()}"
+        try:
+            rocksdict.Checkpoint(engine).create_checkpoint(made)
+        except Exception as error:
+            remove_files(f"{made}.tmp")
+            remove_files(made)
+            raise _failed(error) from error
+        return made
+
     def drop(self, state: str) -> None:
         """Remove all rows of a state; one that has none counts as removed."""
         column = self._opened.columns.pop(state, None)
@@ -543,12 +571,83 @@ class Database:
         self._opened.abandon()
 
 
+class LinkedFiles:
+    """The files that ``Database.checkpoint`` has linked, or copies of them, opened to be read.
+
+    Args:
+        directory: Where they are.
+        shown: What they are called in messages.
+
+    Raises:
+        SnapshotCorrupt: They are not those of one database.
+        ConfigError: The process was forked from one that had opened a database.
+    """
+
+    def __init__(self, directory: str, shown: str) -> None:
+        if _forks.is_child:
+            refuse_forked()
+        _forks.is_opened = True
+        self._shown = shown
+        try:
+            families = rocksdict.Rdict.list_cf(directory, rocksdict.Options(raw_mode=True))
+            self._engine: rocksdict.Rdict | None = rocksdict.Rdict(
+                directory,
+                rocksdict.Options(raw_mode=True),
+                column_families={name: rocksdict.Options(raw_mode=True) for name in families},
+                access_type=rocksdict.AccessType.read_only(),
+            )
+        except Exception as error:
+            raise SnapshotCorrupt(
+                f"{shown}: RocksDB cannot open its files: {error}", hint=CORRUPT_HINT, path=shown
+            ) from error
+        _databases.add(self)
+
+    def between(self, state: str, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Go through the rows of a state from a key to another, which is left out.
+
+        Raises:
+            SnapshotCorrupt: There is no such state.
+            StoreError: The engine cannot read a row.
+        """
+        if self._engine is None:
+            (refuse_forked if _forks.is_child else refuse_closed)()
+        try:
+            cursor = self._engine.get_column_family(_family(state)).iter()
+        except Exception as error:
+            raise SnapshotCorrupt(
+                f"{self._shown} names the state {state!r}, of which its files have nothing",
+                hint=CORRUPT_HINT,
+                path=self._shown,
+            ) from error
+        yield from rows_between(cursor, begin, end)
+
+    def close(self) -> None:
+        """Close them; may be called twice."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def abandon(self) -> None:
+        """Never close them, and refuse every call: this is a child of the process that has them."""
+        # The engine's destructor would wait for its threads.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
+        self._engine = None
+
+
 def _family(state: str) -> str:
     """The column family of a state; the engine has one of its own, called ``default``."""
     return f"state-{quote(state, safe='')}"
 
 
-def _new_directory(above: str | None) -> str:
+def new_directory(above: str | None) -> str:
+    """Make a directory for a database or its files.
+
+    Args:
+        above: In which; None is that for temporary files.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
     try:
         # Absolute, so that it is found again from another working directory.
         base = Path(tempfile.gettempdir() if above is None else above).absolute()
@@ -563,7 +662,8 @@ def _new_directory(above: str | None) -> str:
     return made
 
 
-def _remove(path: str) -> None:
+def remove_files(path: str) -> None:
+    """Remove the directory of a database or of its files; one that is absent counts as removed."""
     with suppress(OSError):
         # No tree is deleted: the engine makes no directories here.
         for file in Path(path).iterdir():
@@ -579,7 +679,7 @@ class _Forks:
 
 
 _forks = _Forks()
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_databases: weakref.WeakSet[Database | LinkedFiles] = weakref.WeakSet()
 
 
 def refuse_closed(*_arguments: object, **_options: object) -> NoReturn:

@@ -1,0 +1,491 @@
+"""Incremental snapshots of keyed state in RocksDB: what they write, what is deleted, and restores from them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from partfile.errors import NotApplied, PartfileError, SnapshotCancelled, SnapshotCorrupt
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.keyed.codecs import BytesCodec
+from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+from partfile.snapshot.keyed.heap import HeapBackend
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
+from partfile.snapshot.keyed.shared_files import SharedFiles, decode_incremental
+from partfile.snapshot.keyed.strategy import read_keyed_files
+from partfile.snapshot.keyed.ttl import Ttl
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.snapshot.strategy import CloseableRegistry, RunningSnapshot, SnapshotOptions, StrategyRunner
+from partfile.stores.local.store import LocalStore
+from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, intercept
+from support.state.keyed import (
+    BACKENDS,
+    backend_of,
+    bytes_of,
+    file_of,
+    filled,
+    list_of,
+    map_of,
+    mean_of,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from partfile.snapshot.streams import CheckpointStreamFactory, Scope
+    from partfile.testing.faults import When
+
+SIDES: tuple[When, When] = ("before", "after")
+MINUTE_MS = 60_000
+
+
+class Job:
+    """One subtask on RocksDB, whose state files all lie in files of the storage."""
+
+    def __init__(self, base: Path, backend: KeyedStateBackend | None = None) -> None:
+        self.base = base
+        self.store = LocalStore(str(base / "checkpoints"))
+        self.storage = self.storage_on(self.store)
+        self._change: Callable[[int], None] = lambda _number: None
+        if backend is None:
+            backend, self._change = filled(30, RocksDBBackend)
+        assert isinstance(backend, RocksDBBackend)
+        self.backend = backend
+        self.strategy = IncrementalStrategy(backend)
+
+    @staticmethod
+    def storage_on(store: Any) -> CheckpointStorage:
+        """The checkpoints of the job in a store."""
+        return CheckpointStorage(store, "job", FileStreamSettings(inline_threshold_bytes=0))
+
+    def change(self, number: int) -> None:
+        """Change all rows by a number."""
+        self._change(number)
+
+    def snapshot(
+        self, checkpoint_id: int, kind: Any = "checkpoint", pool: Any = None, storage: CheckpointStorage | None = None
+    ) -> StateHandle:
+        """Take one; returns its handle."""
+        streams = (storage or self.storage).stream_factory(checkpoint_id)
+        running = StrategyRunner(self.strategy, pool).snapshot(checkpoint_id, 0, streams, SnapshotOptions(kind=kind))
+        handle = running.result(30).primary
+        assert handle is not None
+        return handle
+
+    def files(self) -> set[str]:
+        """All state files of the job."""
+        directory = self.base / "checkpoints" / "job"
+        return {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+
+    def shared(self, handle: StateHandle) -> set[str]:
+        """The files in ``shared/`` that a snapshot names."""
+        document = decode_incremental(self.storage.read_bytes(handle), "a document")
+        return {file.path for file in document.shared_files()}
+
+    def check(self, handle: StateHandle, expected: bytes) -> None:
+        """Both backends can be restored from it, with any parallelism, and have the same rows."""
+        for make in BACKENDS:
+            with read_keyed_files(self.storage, [handle]) as (found,):
+                assert found.source == "primary"
+                whole = backend_of(make, files=[found.file])
+                parts = [backend_of(make, subtask, 3, [found.file]) for subtask in range(3)]
+            for register in (value_of, list_of, map_of, mean_of):
+                registered(whole, register)
+            assert bytes_of(whole) == expected
+            joined = backend_of(HeapBackend, files=[file_of(part) for part in parts])
+            assert bytes_of(joined) == expected
+            for backend in (whole, *parts):
+                backend.close()
+
+
+def registered(backend: KeyedStateBackend, descriptor: Callable[[], Any]) -> Any:
+    """The state of a descriptor."""
+    described = descriptor()
+    return getattr(backend, f"{described.kind}_state")(described)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A job with state of every kind."""
+    made = Job(tmp_path)
+    made.change(1)
+    yield made
+    made.backend.close()
+
+
+@pytest.mark.item("RI-02", "RI-04", "RI-05", "RI-06", "RI-08", "RI-13", "SB-11")
+def test_a_snapshot_writes_what_is_new_and_any_backend_restores_it(job: Job) -> None:
+    """Files with rows go to ``shared/`` once; the engine's lists and the document to ``chk-N`` each time."""
+    first = job.snapshot(1)
+    expected = bytes_of(job.backend)
+    written = job.files()
+    named = job.shared(first)
+    assert named
+    assert named == {path for path in written if path.startswith("shared/")}
+    assert isinstance(first, FileHandle)
+    assert {path for path in written if path.startswith("chk-1/")} > {first.path}
+    job.check(first, expected)
+    job.strategy.confirm(1)
+    job.backend.set_current_key("key 1")
+    registered(job.backend, value_of).update(77)
+    second = job.snapshot(2)
+    again = bytes_of(job.backend)
+    assert again != expected
+    assert job.shared(second) > named
+    assert len(job.shared(second) - named) == 1
+    assert {path for path in job.files() - written if path.startswith("shared/")} == job.shared(second) - named
+    job.check(second, again)
+    job.check(first, expected)
+
+
+@pytest.mark.item("RI-04")
+def test_nothing_new_writes_no_rows(job: Job) -> None:
+    """All files are named again."""
+    first = job.snapshot(1)
+    job.strategy.confirm(1)
+    assert job.shared(job.snapshot(2)) == job.shared(first)
+
+
+@pytest.mark.item("RI-03", "RI-07")
+@pytest.mark.parametrize("end", ["under way", "aborted"])
+def test_files_of_a_checkpoint_that_is_not_complete_are_written_again(job: Job, end: str) -> None:
+    """It may never be complete, and its files may be deleted."""
+    first = job.snapshot(1)
+    job.strategy.confirm(1)
+    job.change(2)
+    second = job.snapshot(2)
+    if end == "aborted":
+        job.strategy.abort(2)
+        job.strategy.confirm(2)
+    third = job.snapshot(3)
+    assert job.shared(third) & job.shared(second) == job.shared(first)
+    job.strategy.confirm(3)
+    assert job.shared(job.snapshot(4)) == job.shared(third)
+    for path in job.shared(second) - job.shared(first):
+        job.store.delete_file(f"job/{path}")
+    job.check(third, bytes_of(job.backend))
+
+
+@pytest.mark.item("RI-09", "RI-10", "RI-11")
+@pytest.mark.parametrize("retained", [1, 3])
+def test_shared_files_go_with_the_last_checkpoint_that_names_them(job: Job, retained: int) -> None:
+    """Each retained checkpoint can be restored at every time, and what is left is what they name."""
+    registry = SharedFiles(job.storage)
+    known: dict[int, tuple[StateHandle, bytes]] = {}
+    deleted = 0
+    for checkpoint_id in range(1, 13):
+        job.change(checkpoint_id + 1)
+        if checkpoint_id % 4 == 0:
+            merged(job.backend)
+        known[checkpoint_id] = job.snapshot(checkpoint_id), bytes_of(job.backend)
+        job.strategy.confirm(checkpoint_id)
+        registry.register(checkpoint_id, [known[checkpoint_id][0]])
+        if len(known) > retained:
+            oldest = min(known)
+            del known[oldest]
+            job.storage.delete_checkpoint(oldest)
+            deleted += len(registry.release(min(known)))
+            assert registry.release(min(known)) == []
+        named = set().union(*(job.shared(handle) for handle, _ in known.values()))
+        assert {path for path in job.files() if path.startswith("shared/")} == named
+        if checkpoint_id % 4 == 0:
+            for handle, expected in known.values():
+                job.check(handle, expected)
+    assert deleted > 5
+
+
+@pytest.mark.item("RI-11")
+def test_after_a_restart_the_registry_knows_what_retained_checkpoints_name(job: Job) -> None:
+    """A file that no checkpoint was registered with is left alone: a snapshot under way may name it."""
+    handles = []
+    for checkpoint_id in (1, 2):
+        job.change(checkpoint_id + 1)
+        handles.append(job.snapshot(checkpoint_id))
+        job.strategy.confirm(checkpoint_id)
+    job.change(9)
+    under_way = job.snapshot(3)
+    restarted = SharedFiles(job.storage)
+    for checkpoint_id, handle in zip((2, 1), reversed(handles), strict=True):
+        restarted.register(checkpoint_id, [handle])
+    restarted.release(2)
+    files = {path for path in job.files() if path.startswith("shared/")}
+    assert files == job.shared(handles[1]) | job.shared(under_way)
+
+
+def test_an_earlier_registration_does_not_bring_a_file_back(job: Job) -> None:
+    """Whatever the order in which checkpoints are registered, the last one that names a file counts."""
+    handle = job.snapshot(1)
+    registry = SharedFiles(job.storage)
+    registry.register(5, [handle])
+    registry.register(1, [handle])
+    assert registry.release(5) == []
+
+
+@pytest.mark.item("RI-02", "SS-06")
+def test_the_links_go_with_the_snapshot(job: Job) -> None:
+    """Whatever its end is. What the engine replaces meanwhile is still in the snapshot."""
+    directory = Path(job.backend.database.path).parent
+    name = Path(job.backend.database.path).name
+
+    def links() -> list[str]:
+        return [path.name for path in directory.glob(f"{name}-*")]
+
+    view = job.strategy.sync_prepare_resources(1)
+    expected = bytes_of(job.backend)
+    (linked,) = links()
+    sorted_file = next((directory / linked).glob("*.sst"))
+    assert sorted_file.stat().st_nlink == 2
+    job.change(2)
+    merged(job.backend)
+    streams = job.storage.stream_factory(1)
+    supplier = job.strategy.async_snapshot(view, 1, 0, streams, SnapshotOptions())
+    handle = supplier(CloseableRegistry()).primary
+    assert handle is not None
+    view.release()
+    assert links() == []
+    job.check(handle, expected)
+    store = intercept(job.store, FailAt(2, NotApplied("no room")))
+    with pytest.raises(NotApplied):
+        job.snapshot(2, storage=Job.storage_on(store))
+    assert links() == []
+
+
+@pytest.mark.item("SP-12", "SB-11")
+def test_a_savepoint_is_the_canonical_file(job: Job) -> None:
+    """The same bytes as of the heap; it shares no file."""
+    job.snapshot(1)
+    job.strategy.confirm(1)
+    assert job.storage.read_bytes(job.snapshot(2, kind="savepoint")) == bytes_of(job.backend)
+
+
+def test_states_that_are_not_registered_are_carried_on(tmp_path: Path, job: Job) -> None:
+    """They are in no file of the engine. A state that is registered later is in one."""
+    expected = bytes_of(job.backend)
+    with read_keyed_files(job.storage, [job.snapshot(1)]) as (found,):
+        other = Job(tmp_path / "other", backend_of(RocksDBBackend, files=[found.file]))
+    other.check(other.snapshot(1), expected)
+    other.strategy.confirm(1)
+    other.backend.list_state(list_of())
+    other.check(other.snapshot(2), expected)
+    other.strategy.confirm(2)
+    for register in (value_of, map_of, mean_of):
+        registered(other.backend, register)
+    handle = other.snapshot(3)
+    assert decode_incremental(other.storage.read_bytes(handle), "a document").carried is None
+    other.check(handle, expected)
+    other.backend.close()
+
+
+@pytest.mark.item("TT-19")
+def test_what_has_expired_stays_expired(tmp_path: Path) -> None:
+    """Files may hold such values. Lists with gaps are numbered anew."""
+    ttl = Ttl("10 minutes")
+    backend = backend_of(RocksDBBackend)
+    job = Job(tmp_path, backend)
+    value, rows = backend.value_state(value_of(ttl)), backend.list_state(list_of(ttl))
+    for at, minute in enumerate((0, 4, 8)):
+        backend.advance_time(minute * MINUTE_MS)
+        for key in ("a", "b") if at else ("a", "gone"):
+            backend.set_current_key(key)
+            value.update(at)
+            rows.add(f"{at}")
+    backend.advance_time(11 * MINUTE_MS)
+    for name in ("value", "list"):
+        # What has expired is removed, of some lists the first element alone.
+        backend.tables()[name].pay(4)  # type: ignore[attr-defined]
+    handles = job.snapshot(1), job.snapshot(2, kind="savepoint")
+    backend.close()
+    for make in BACKENDS:
+        for minute in (11, 16, 30):
+            found = [state_at(job, handle, make, minute, ttl) for handle in handles]
+            assert found[0] == found[1], minute
+
+
+def state_at(job: Job, handle: StateHandle, make: Any, minute: int, ttl: Ttl) -> list[Any]:
+    """What a backend shows at a time that was restored from a snapshot, and its canonical file."""
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        backend = backend_of(make, files=[found.file])
+    backend.advance_time(minute * MINUTE_MS)
+    value, rows = backend.value_state(value_of(ttl)), backend.list_state(list_of(ttl))
+    seen: list[Any] = []
+    for key in ("a", "b", "gone"):
+        backend.set_current_key(key)
+        seen += [value.value(), rows.get()]
+    seen.append(bytes_of(backend))
+    backend.close()
+    return seen
+
+
+def test_an_empty_backend_writes_nothing(tmp_path: Path) -> None:
+    """No state is registered."""
+    backend = backend_of(RocksDBBackend)
+    job = Job(tmp_path, backend)
+    running = StrategyRunner(job.strategy).snapshot(1, 0, job.storage.stream_factory(1), SnapshotOptions())
+    assert running.result().primary is None
+    assert job.files() == set()
+    backend.close()
+
+
+@pytest.mark.item("SS-06", "SS-07")
+def test_a_snapshot_that_fails_leaves_nothing(job: Job) -> None:
+    """At each call of the store in turn."""
+    failed = 0
+    while True:
+        store = intercept(job.store, FailAt(failed + 1, NotApplied("no room"), only={"create_file"}))
+        try:
+            handle = job.snapshot(1, storage=Job.storage_on(store))
+        except NotApplied:
+            assert job.files() == set()
+            failed += 1
+            continue
+        break
+    assert failed > 5
+    job.check(handle, bytes_of(job.backend))
+
+
+class CancelledAt:
+    """Streams with one of whose files the snapshot is cancelled.
+
+    Args:
+        streams: The streams.
+        at: The file, counted from 1.
+        cancel: Cancels the snapshot.
+    """
+
+    def __init__(self, streams: CheckpointStreamFactory, at: int, cancel: Callable[[], object]) -> None:
+        self.discard = streams.discard
+        self._streams = streams
+        self._left = at
+        self._cancel = cancel
+
+    def keep(self, data: bytes, scope: Scope) -> StateHandle:
+        """Keep it."""
+        self._left -= 1
+        if not self._left:
+            self._cancel()
+        return self._streams.keep(data, scope)
+
+
+@pytest.mark.item("SS-06", "SS-07")
+def test_a_snapshot_that_is_cancelled_leaves_nothing(job: Job) -> None:
+    """With each of its files in turn, also the last one."""
+    job.snapshot(1)
+    files = len(job.files())
+    job.storage.store.delete_directory("job/chk-1")
+    job.storage.store.delete_directory("job/shared")
+    for at in range(1, files + 1):
+        registry = CloseableRegistry()
+        streams: Any = CancelledAt(job.storage.stream_factory(1), at, registry.close)
+        view = job.strategy.sync_prepare_resources(1)
+        supplier = job.strategy.async_snapshot(view, 1, 0, streams, SnapshotOptions())
+        running = RunningSnapshot(supplier, view, streams)
+        running._registry = registry
+        with pytest.raises(SnapshotCancelled):
+            running.run()
+        assert job.files() == set(), at
+
+
+@pytest.mark.item("RI-13")
+def test_a_file_that_is_damaged_or_gone_refuses_the_restore(job: Job, tmp_path: Path) -> None:
+    """Each file in turn; nothing of the restore is left on this machine."""
+    handle = job.snapshot(1)
+    expected = bytes_of(job.backend)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for name in sorted(job.files()):
+        path = tmp_path / "checkpoints" / "job" / name
+        data = path.read_bytes()
+        # Its bytes with one more are of another length; those with another bit are not.
+        other = bytes((data[0] ^ 1,)) + data[1:] if data else b"x"
+        for damaged in (None, data[:-1] or b"y", data + b"x", other):
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+            restore = read_keyed_files(job.storage, [handle], directory=str(scratch))
+            with pytest.raises(SnapshotCorrupt) as raised, restore:
+                pass
+            assert name in str(raised.value)
+            assert list(scratch.iterdir()) == []
+        path.write_bytes(data)
+    job.check(handle, expected)
+
+
+@pytest.mark.item("RI-03", "RI-11", "SS-06")
+def test_a_kill_at_any_call_leaves_a_checkpoint_that_can_be_restored(tmp_path: Path) -> None:
+    """Of snapshots, registrations and deletions: the newest complete checkpoint has all its files."""
+
+    def life(job: Job, storage: CheckpointStorage, complete: dict[int, tuple[StateHandle, bytes]]) -> None:
+        registry = SharedFiles(storage)
+        for checkpoint_id in (1, 2, 3):
+            job.change(checkpoint_id + 1)
+            handle = job.snapshot(checkpoint_id, storage=storage)
+            complete[checkpoint_id] = handle, bytes_of(job.backend)
+            job.strategy.confirm(checkpoint_id)
+            registry.register(checkpoint_id, [handle])
+            storage.delete_checkpoint(checkpoint_id - 1)
+            registry.release(checkpoint_id)
+
+    def begun(name: str) -> Job:
+        job = Job(tmp_path / name)
+        job.change(1)
+        return job
+
+    recorder = Recorder()
+    job = begun("counted")
+    life(job, Job.storage_on(intercept(job.store, recorder)), {})
+    job.backend.close()
+    calls = len(recorder.calls)
+    assert calls > 20
+    for at in range(1, calls + 1, 3):
+        for when in SIDES:
+            job = begun(f"{at}-{when}")
+            complete: dict[int, tuple[StateHandle, bytes]] = {}
+            with pytest.raises((SimulatedCrash, PartfileError)):
+                life(job, Job.storage_on(intercept(job.store, CrashAt(at, when))), complete)
+            if complete:
+                handle, expected = complete[max(complete)]
+                with read_keyed_files(job.storage, [handle]) as (found,):
+                    assert bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+            job.backend.close()
+
+
+@pytest.mark.item("RI-04")
+def test_after_changing_one_row_in_a_hundred_little_is_written(tmp_path: Path) -> None:
+    """At most a tenth of all."""
+    backend = backend_of(RocksDBBackend)
+    job = Job(tmp_path, backend)
+    state = backend.value_state(ValueStateDescriptor("state", BytesCodec()))
+    for key in range(5000):
+        backend.set_current_key(f"{key}")
+        state.update(os.urandom(200))
+
+    def written() -> int:
+        return sum((tmp_path / "checkpoints" / "job" / name).stat().st_size for name in job.files())
+
+    job.snapshot(1)
+    job.strategy.confirm(1)
+    full = written()
+    for key in range(0, 5000, 100):
+        backend.set_current_key(f"{key}")
+        state.update(os.urandom(200))
+    handle = job.snapshot(2)
+    assert written() - full < full / 10
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == bytes_of(backend)
+    backend.close()
+
+
+def merged(backend: Any) -> None:
+    """Have the engine merge all its files."""
+    for state in ("value", "list", "map", "mean"):
+        backend.database.column(state).flush()
+        engine = backend.database._opened.engine
+        engine.get_column_family(f"state-{state}").compact_range(None, None)
