@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import partfile as pf
+from partfile.sink import deduplicate
 from partfile.snapshot.key_hash import hashes_of
 from support.processes.command_line import run, told, told_json
 from support.sinks.life_cycle import everything
@@ -96,6 +97,26 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
     assert "is not the one the checkpoint names" in refused("state", tmp_path, "--export", tmp_path / "k", code=1)
     assert not (tmp_path / "k").exists()
+
+
+def test_a_run_that_a_running_sink_has_merged_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run that the newest checkpoint named is gone when it is read: the newer state is read instead."""
+    base, file = tmp_path / "out", tmp_path / "keys.parquet"
+    read, keys = deduplicate.opened_run, pf.Deduplicate("id")
+    with pf.FileSink(base, uid="d", format="json", deduplicate=keys, inline_threshold_bytes=0).local() as out:
+
+        def read_late(*arguments: Any) -> Any:
+            monkeypatch.setattr(deduplicate, "opened_run", read)
+            for number in range(1, 7):
+                out.write(pa.table({"id": range(10 * number, 10 * number + 10)}))
+                out.checkpoint()
+            return read(*arguments)
+
+        out.write(pa.table({"id": range(10)}))
+        out.checkpoint()
+        monkeypatch.setattr(deduplicate, "opened_run", read_late)
+        assert told_json("state", base, "--export", file)["exported"] == 70
+    assert len(pq.read_table(file)) == 70
 
 
 def test_keys_are_forgotten_by_a_plan(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import NotApplied, NotFound, NotReady, SnapshotCorrupt
 from partfile.sink import plan
@@ -11,12 +11,14 @@ from partfile.snapshot.storage import CheckpointStorage
 from partfile.stores.registry import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from partfile.sink.plan import SinkSnapshot
     from partfile.snapshot.documents import CheckpointMetadata
     from partfile.stores.base import MetadataStore, PartHandle, Store
 
+
+Made = TypeVar("Made")
 
 _MAX_LOOKS = 10
 
@@ -52,7 +54,36 @@ def newest_state(storage: CheckpointStorage) -> NewestState | None:
         state = state_of(storage, checkpoint)
         if state is not None:
             return NewestState(newest, checkpoint, state, is_published)
-    raise NotReady(f"the checkpoints of {storage.job!r} change faster than they can be read", path=storage.directory)
+    raise _outrun(storage)
+
+
+def made_of_newest(storage: CheckpointStorage, make: Callable[[NewestState], Made]) -> Made | None:
+    """What a function makes of the newest state; None if there has never been any.
+
+    The function is called again with a newer state where a file that it read was deleted because the sink has gone on.
+
+    Args:
+        storage: The checkpoints of the sink.
+        make: Reads files that the state names; may be called several times.
+
+    Raises:
+        SnapshotCorrupt: As of ``newest_state``; or a file is damaged that a checkpoint which is still there names.
+        SnapshotVersionError, NotReady: As of ``newest_state``.
+    """
+    for _ in range(_MAX_LOOKS):
+        newest = newest_state(storage)
+        if newest is None:
+            return None
+        try:
+            return make(newest)
+        except SnapshotCorrupt:
+            if is_retained(storage, newest.checkpoint):
+                raise
+    raise _outrun(storage)
+
+
+def _outrun(storage: CheckpointStorage) -> NotReady:
+    return NotReady(f"the checkpoints of {storage.job!r} change faster than they can be read", path=storage.directory)
 
 
 def newest_states(store: Store, jobs: Iterable[str]) -> Iterator[NewestState]:
@@ -86,10 +117,19 @@ def state_of(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> Sink
     try:
         return plan.restored_state(checkpoint.operators, storage.read_state)
     except SnapshotCorrupt:
-        found = storage.read_checkpoint(checkpoint.checkpoint_id)
-        if found is not None and found.nonce == checkpoint.nonce:
+        if is_retained(storage, checkpoint):
             raise
         return None
+
+
+def is_retained(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> bool:
+    """Whether a checkpoint is still there. If it is not, files that it names may be gone as well.
+
+    Raises:
+        SnapshotCorrupt: It could be read, and cannot be any more.
+    """
+    found = storage.read_checkpoint(checkpoint.checkpoint_id)
+    return found is not None and found.nonce == checkpoint.nonce
 
 
 def pending_parts(checkpoint_url: str, storage_options: Mapping[str, object] | None = None) -> list[PartHandle]:

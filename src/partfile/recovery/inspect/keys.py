@@ -10,7 +10,7 @@ from pydantic import Field
 
 from partfile.errors import ConfigError, NotFound
 from partfile.recovery.documents import Json
-from partfile.sink.newest_state import newest_state
+from partfile.sink.newest_state import made_of_newest, newest_state
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.storage import CheckpointStorage
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from partfile.recovery.inspect.places import Job
+    from partfile.sink.newest_state import NewestState
     from partfile.sink.states import RunFile, SeenKeys
     from partfile.stores.base import MetadataStore
 
@@ -132,18 +133,27 @@ def export_keys(store: MetadataStore, job: Job, file: str) -> int:
         SnapshotCorrupt: A run is missing or damaged.
         ConfigError: The file is there already, or cannot be written.
     """
+    storage = CheckpointStorage(store, job.name)
+
+    def export(newest: NewestState) -> int | None:
+        seen = newest.state.position.seen_keys
+        return None if seen is None else _exported(seen, storage, file)
+
+    count = made_of_newest(storage, export)
+    if count is None:
+        raise NotFound(
+            f"sink {job.name!r} does not deduplicate, so it has no keys",
+            hint="See which sinks do: partfile state PATH",
+        )
+    return count
+
+
+def _exported(seen: SeenKeys, storage: CheckpointStorage, file: str) -> int:
     import pyarrow as pa  # noqa: PLC0415 - only this reads runs.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     from partfile.sink.deduplicate import opened_run  # noqa: PLC0415
 
-    storage = CheckpointStorage(store, job.name)
-    seen = _seen(storage)
-    if seen is None:
-        raise NotFound(
-            f"sink {job.name!r} does not deduplicate, so it has no keys",
-            hint="See which sinks do: partfile state PATH",
-        )
     schema = pa.schema([("hash", pa.binary(16)), ("time", pa.timestamp("ms", "UTC"))])
     count = 0
     try:
