@@ -27,6 +27,10 @@ def refused(*words: str | Path, code: int) -> str:
     return result.stderr
 
 
+def run_files(base: Path) -> list[Path]:
+    return sorted((base / "_partfile" / "d" / "shared").iterdir())
+
+
 def write(base: Path, *ids: str, uid: str = "d", **options: Any) -> None:
     keys = pf.Deduplicate("id", ttl="7 days")
     sink = pf.FileSink(
@@ -93,20 +97,27 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path, "a", inline_threshold_bytes=0)
     missing = tmp_path / "missing" / "keys.parquet"
     assert "cannot be written" in refused("state", tmp_path, "--export", missing, code=2)
-    for path in (tmp_path / "_partfile" / "d" / "shared").iterdir():
-        path.write_bytes(path.read_bytes()[:-1])
-    assert "is not the one the checkpoint names" in refused("state", tmp_path, "--export", tmp_path / "k", code=1)
+    (run,) = run_files(tmp_path)
+    run.write_bytes(run.read_bytes()[:-1])
+    said = refused("state", tmp_path, "--export", tmp_path / "k", code=1)
+    assert f"{run} is not the one the checkpoint names" in said
+    assert said.endswith(f"partfile state {tmp_path} --uid d --forget\n")
     assert not (tmp_path / "k").exists()
 
 
-def test_a_run_that_a_running_sink_has_merged_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_export", [False, True])
+def test_a_run_that_a_running_sink_has_merged_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_export: bool
+) -> None:
     """The run that the newest checkpoint named is gone when it is read: the newer state is read instead."""
     base, file = tmp_path / "out", tmp_path / "keys.parquet"
-    read, keys = deduplicate.opened_run, pf.Deduplicate("id")
+    reader = "opened_run" if is_export else "check_run"
+    read = getattr(deduplicate, reader)
+    keys = pf.Deduplicate("id")
     with pf.FileSink(base, uid="d", format="json", deduplicate=keys, inline_threshold_bytes=0).local() as out:
 
         def read_late(*arguments: Any) -> Any:
-            monkeypatch.setattr(deduplicate, "opened_run", read)
+            monkeypatch.setattr(deduplicate, reader, read)
             for number in range(1, 7):
                 out.write(pa.table({"id": range(10 * number, 10 * number + 10)}))
                 out.checkpoint()
@@ -114,9 +125,28 @@ def test_a_run_that_a_running_sink_has_merged_is_not_missing(tmp_path: Path, mon
 
         out.write(pa.table({"id": range(10)}))
         out.checkpoint()
-        monkeypatch.setattr(deduplicate, "opened_run", read_late)
-        assert told_json("state", base, "--export", file)["exported"] == 70
-    assert len(pq.read_table(file)) == 70
+        monkeypatch.setattr(deduplicate, reader, read_late)
+        report = told_json("state", base, "--export", file) if is_export else told_json("state", base)
+    assert (report["exported"] if is_export else report["sinks"][0]["keys"]) == 70
+    assert not is_export or len(pq.read_table(file)) == 70
+
+
+def test_a_damaged_run_is_told(tmp_path: Path) -> None:
+    """Which one it is, what to do, and the exit code of ``verify``; the other one is shown as before."""
+    write(tmp_path, "a", inline_threshold_bytes=0)
+    write(tmp_path, *map(str, range(100)), inline_threshold_bytes=0)
+    large = max(run_files(tmp_path), key=lambda path: path.stat().st_size)
+    large.write_bytes(large.read_bytes()[:-1])
+    shown = told("state", tmp_path, code=1)
+    assert f"DAMAGED  keys of sink 'd' cannot be read: state file {large} is not the one" in shown
+    assert f"partfile state {tmp_path} --uid d --forget\n" in shown
+    assert [line.split()[0] for line in shown.splitlines() if line.endswith("  DAMAGED")] == ["100"]
+    (one,) = told_json("state", tmp_path, code=1)["sinks"]
+    assert {run["keys"]: bool(run["problem"]) for run in one["runs"]} == {1: False, 100: True}
+    large.unlink()
+    assert f"{large} is missing" in told("state", tmp_path, code=1)
+    told("verify", tmp_path, code=1)
+    told("state", tmp_path, "--forget", code=1)
 
 
 def test_keys_are_forgotten_by_a_plan(tmp_path: Path) -> None:

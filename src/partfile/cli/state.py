@@ -12,10 +12,10 @@ from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, Apply, Fence, IdleFor, PlanDigest
 from partfile.cli.exit_codes import DONE, FINDINGS
-from partfile.cli.output import counted, shown_bytes, shown_seconds
+from partfile.cli.output import counted, in_words_of_a_command, shown_bytes, shown_seconds
 from partfile.errors import ConfigError
 from partfile.recovery.documents import Json
-from partfile.recovery.inspect.keys import KeysReport, StateReport, export_keys, keys_reports
+from partfile.recovery.inspect.keys import StateReport, export_keys, jobs_with_keys, keys_reports
 from partfile.recovery.inspect.places import no_sink_at, sinks_in
 from partfile.recovery.keys import ForgetPlan, forget_keys, plan_forgetting
 from partfile.recovery.ownership import open_stores
@@ -65,8 +65,9 @@ def state(
 ) -> int:
     """Show the keys of each sink that deduplicates: how many, their bytes and ages, and when each run expires.
 
-    By the newest checkpoint. Safe while the sink runs. With --forget it prints a plan, and --apply does it: the sink is
-    taken over without its keys, and nothing is published. Rows that it has written before are then written again.
+    By the newest checkpoint. Reads each run, and ends with 1 if one is damaged. Safe while the sink runs. With --forget
+    it prints a plan, and --apply does it: the sink is taken over without its keys, and nothing is published. Rows that
+    it has written before are then written again.
     """
     given = confirmation.confirmation(apply, plan, fence, idle_for)
     if forget and export is not None:
@@ -82,20 +83,22 @@ def _look(call: Call, export: str | None) -> int:
         raise no_sink_at(call.place)
     with store:
         jobs = sinks_in(store, call.place, call.uid)
-        reports = tuple(keys_reports(store, jobs))
-        exported = None if export is None else export_keys(store, _only(jobs, reports, call.uid), export)
+        job = None if export is None else _only(jobs_with_keys(store, jobs), call.uid)
+        with call.out.progress("checking runs") as step:
+            reports = tuple(keys_reports(store, call.place, jobs, step))
+        exported = None if job is None or export is None else export_keys(store, call.place, job, export)
     report = StateReport(checkpoints_at=call.place.checkpoint_url, sinks=reports, exported=exported)
     if call.out.as_json:
         call.out.report(report)
     else:
         _show(report, export, call)
-    return DONE
+    return FINDINGS if report.damaged else DONE
 
 
 def _forget(call: Call, given: Confirmation) -> int:
     with open_stores(call.place) as stores:
         jobs = sinks_in(stores.checkpoints, call.place, call.uid)
-        job = _only(jobs, keys_reports(stores.checkpoints, jobs), call.uid)
+        job = _only(jobs_with_keys(stores.checkpoints, jobs), call.uid)
         planned = plan_forgetting(stores.checkpoints, job)
         if not call.out.as_json:
             call.out.line(f"forget {planned.keys} keys of {list(planned.columns)} of sink {planned.job}", "bold")
@@ -111,15 +114,13 @@ def _forget(call: Call, given: Confirmation) -> int:
     return DONE if given.is_applied else FINDINGS
 
 
-def _only(jobs: Sequence[Job], reports: Sequence[KeysReport], uid: str | None) -> Job:
-    """The one job that has keys; of a sink with several writers the one that is called exactly so.
+def _only(jobs: Sequence[Job], uid: str | None) -> Job:
+    """The one of the jobs that have keys; of a sink with several writers the one that is called exactly so.
 
     Raises:
         ConfigError: There are several, or none.
     """
-    names = {(one.uid, one.writer) for one in reports}
-    found = [job for job in jobs if (job.uid, job.writer) in names]
-    found = [job for job in found if job.name == uid] or found
+    found = [job for job in jobs if job.name == uid] or jobs
     if len(found) != 1:
         listed = ", ".join(job.name for job in found) or "none"
         raise ConfigError(
@@ -130,6 +131,9 @@ def _only(jobs: Sequence[Job], reports: Sequence[KeysReport], uid: str | None) -
 
 
 def _show(report: StateReport, export: str | None, call: Call) -> None:
+    for damaged in report.damaged:
+        call.out.line(f"DAMAGED  {in_words_of_a_command(damaged.problem)}", "bold red")
+        call.out.line(f"  {in_words_of_a_command(damaged.hint)}")
     for one in report.sinks:
         name = one.uid if one.writer == 0 else f"{one.uid}~{one.writer}"
         ttl = "for ever" if one.ttl_ms is None else shown_seconds(one.ttl_ms / 1000)
@@ -144,7 +148,7 @@ def _show(report: StateReport, export: str | None, call: Call) -> None:
                 _time(run.first_ms),
                 _time(run.last_ms),
                 "never" if run.expires_ms is None else _time(run.expires_ms),
-                run.path or "in the checkpoint",
+                f"{run.path or 'in the checkpoint'}{'  DAMAGED' if run.problem else ''}",
             )
             for run in one.runs
         ]

@@ -496,7 +496,7 @@ def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKe
     Raises:
         SnapshotCorrupt: A run is missing or damaged; the hint says how the sink goes on without its keys.
     """
-    with _damage_told(settings, storage.job):
+    with damage_told(settings.uid, settings.forget_command(storage.job)):
         _warn_of_clock(settings, storage.job, seen)
         return [opened_run(storage, file) for file in seen.runs] if seen is not None else []
 
@@ -506,10 +506,19 @@ def check_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKey
 
     The arguments and errors are those of ``opened_runs``. Memory: as much as the largest run has.
     """
-    with _damage_told(settings, storage.job):
+    with damage_told(settings.uid, settings.forget_command(storage.job)):
         _warn_of_clock(settings, storage.job, seen)
         for file in () if seen is None else seen.runs:
-            decode_run(storage.read_bytes(file.handle), storage.shown(file.handle))
+            check_run(storage, file)
+
+
+def check_run(storage: CheckpointStorage, file: RunFile) -> None:
+    """Check a run that a checkpoint names as a whole, and keep nothing of it.
+
+    Raises:
+        SnapshotCorrupt: It is missing or damaged, or not the one that the checkpoint names.
+    """
+    decode_run(storage.read_bytes(file.handle), storage.shown(file.handle))
 
 
 def _warn_of_clock(settings: SinkSettings, job: str, seen: SeenKeys | None) -> None:
@@ -525,16 +534,24 @@ def _warn_of_clock(settings: SinkSettings, job: str, seen: SeenKeys | None) -> N
 
 
 @contextmanager
-def _damage_told(settings: SinkSettings, job: str) -> Iterator[None]:
+def damage_told(sink: str, forget_command: str) -> Iterator[None]:
+    """Say of damage to a run whose keys they are, and how the sink goes on without them.
+
+    Args:
+        sink: Its name.
+        forget_command: What forgets its keys.
+
+    Raises:
+        SnapshotCorrupt: What was raised inside, in these words.
+    """
     try:
         yield
     except SnapshotCorrupt as error:
         raise SnapshotCorrupt(
-            f"keys of sink {settings.uid!r} cannot be read: {error.message}",
+            f"keys of sink {sink!r} cannot be read: {error.message}",
             hint=joined_hints(
                 error.hint or "Nothing was changed. Put the file back from a backup or a copy",
-                "Without one, forget the keys, so that rows with them are written again: "
-                f"{settings.forget_command(job)}",
+                f"Without one, forget the keys, so that rows with them are written again: {forget_command}",
             ),
             path=error.path,
         ) from error

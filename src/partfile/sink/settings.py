@@ -157,7 +157,7 @@ class RestoreSettings(Options):
         Args:
             job: The name of its checkpoint log.
         """
-        return _command("state", self.base, job, self.checkpoint_dir, self.storage_options, "--forget")
+        return forget_command(self.base, job, self.checkpoint_dir, self.storage_options)
 
     @property
     def part_prefix(self) -> str:
@@ -195,6 +195,11 @@ def recover_command(
 ) -> str:
     """``partfile recover`` for one sink, quoted for a shell."""
     return _command("recover", base, uid, checkpoint_dir, storage_options, *options)
+
+
+def forget_command(base: object, job: str, checkpoint_dir: object, storage_options: Mapping[str, object]) -> str:
+    """``partfile state --forget`` for one sink or writer, quoted for a shell."""
+    return _command("state", base, job, checkpoint_dir, storage_options, "--forget")
 
 
 def _command(

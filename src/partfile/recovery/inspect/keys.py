@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from partfile.errors import ConfigError, NotFound
+from partfile.errors import ConfigError, NotFound, SnapshotError
 from partfile.recovery.documents import Json
-from partfile.sink.newest_state import made_of_newest, newest_state
+from partfile.sink.newest_state import is_retained, made_of_newest, newest_state
+from partfile.sink.settings import forget_command
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from partfile.recovery.inspect.places import Job
+    from partfile.recovery.inspect.places import Job, Place
     from partfile.sink.newest_state import NewestState
     from partfile.sink.states import RunFile, SeenKeys
     from partfile.stores.base import MetadataStore
@@ -38,6 +39,10 @@ class RunReport(Json):
     """Time of its youngest key."""
     expires_ms: int | None
     """When the whole run falls, with the next checkpoint after it; null for never."""
+    problem: str
+    """Why no start can use it; empty if it is whole."""
+    hint: str
+    """Advice for the operator; empty without a problem."""
 
 
 class KeysReport(Json):
@@ -77,42 +82,93 @@ class StateReport(Json):
     exported: int | None = None
     """With ``--export``: keys that were written to the file; null without it."""
 
+    @property
+    def damaged(self) -> list[RunReport]:
+        """The runs that no start can use."""
+        return [run for one in self.sinks for run in one.runs if run.problem]
 
-def keys_reports(store: MetadataStore, jobs: Iterable[Job]) -> list[KeysReport]:
-    """What the newest checkpoints say of the keys of some jobs; those that do not deduplicate are left out.
+
+def jobs_with_keys(store: MetadataStore, jobs: Iterable[Job]) -> list[Job]:
+    """Those of some jobs that deduplicate, by their newest checkpoints. Reads no run.
 
     Raises:
         SnapshotError: A newest checkpoint cannot be read.
         StoreError: The store cannot be read.
     """
-    return [
-        _report(job, storage, seen)
-        for job in jobs
-        if (seen := _seen(storage := CheckpointStorage(store, job.name))) is not None
-    ]
+    return [job for job in jobs if _seen(newest_state(CheckpointStorage(store, job.name))) is not None]
 
 
-def _seen(storage: CheckpointStorage) -> SeenKeys | None:
-    newest = newest_state(storage)
+def keys_reports(
+    store: MetadataStore, place: Place, jobs: Iterable[Job], step: Callable[[int], None] = lambda _runs: None
+) -> list[KeysReport]:
+    """The keys of some jobs by their newest checkpoints, each run checked; without the jobs that do not deduplicate.
+
+    Memory: as much as the largest run has.
+
+    Args:
+        store: The store of the checkpoints.
+        place: Where the base is, for hints.
+        jobs: Whose keys.
+        step: Told how many runs more have been read.
+
+    Raises:
+        SnapshotError: A newest checkpoint cannot be read.
+        StoreError: The store cannot be read.
+    """
+    reports = [_report(CheckpointStorage(store, job.name), place, job, step) for job in jobs]
+    return [one for one in reports if one is not None]
+
+
+def _seen(newest: NewestState | None) -> SeenKeys | None:
     return None if newest is None else newest.state.position.seen_keys
 
 
-def _report(job: Job, storage: CheckpointStorage, seen: SeenKeys) -> KeysReport:
-    return KeysReport(
-        uid=job.uid,
-        writer=job.writer,
-        columns=seen.columns,
-        kinds=seen.kinds,
-        hash_version=seen.hash_version,
-        ttl_ms=seen.ttl_ms,
-        keys=sum(run.keys for run in seen.runs),
-        bytes=sum(run.handle.size_bytes for run in seen.runs),
-        oldest_ms=min((run.first_ms for run in seen.runs), default=None),
-        runs=tuple(_run_report(storage, run, seen.ttl_ms) for run in seen.runs),
-    )
+def _report(storage: CheckpointStorage, place: Place, job: Job, step: Callable[[int], None]) -> KeysReport | None:
+    def report(newest: NewestState) -> KeysReport | None:
+        seen = _seen(newest)
+        if seen is None:
+            return None
+        runs = []
+        for run in seen.runs:
+            runs.append(_run_report(run, storage, seen.ttl_ms, _damage(run, storage, newest, _forget(place, job))))
+            step(1)
+        return KeysReport(
+            uid=job.uid,
+            writer=job.writer,
+            columns=seen.columns,
+            kinds=seen.kinds,
+            hash_version=seen.hash_version,
+            ttl_ms=seen.ttl_ms,
+            keys=sum(run.keys for run in seen.runs),
+            bytes=sum(run.handle.size_bytes for run in seen.runs),
+            oldest_ms=min((run.first_ms for run in seen.runs), default=None),
+            runs=tuple(runs),
+        )
+
+    return made_of_newest(storage, report)
 
 
-def _run_report(storage: CheckpointStorage, run: RunFile, ttl_ms: int | None) -> RunReport:
+def _forget(place: Place, job: Job) -> str:
+    return forget_command(place.base, job.name, place.checkpoint_dir, place.storage_options)
+
+
+def _damage(run: RunFile, storage: CheckpointStorage, newest: NewestState, command: str) -> SnapshotError | None:
+    """What is wrong with a run; raises it where the sink has gone on, so that it proves nothing."""
+    from partfile.sink.deduplicate import check_run, damage_told  # noqa: PLC0415 - only this reads runs.
+
+    try:
+        with damage_told(storage.job, command):
+            check_run(storage, run)
+    except SnapshotError as error:
+        if not is_retained(storage, newest.checkpoint):
+            raise
+        return error
+    return None
+
+
+def _run_report(
+    run: RunFile, storage: CheckpointStorage, ttl_ms: int | None, damage: SnapshotError | None
+) -> RunReport:
     return RunReport(
         path=storage.path(run.handle.path) if isinstance(run.handle, FileHandle) else None,
         keys=run.keys,
@@ -120,13 +176,21 @@ def _run_report(storage: CheckpointStorage, run: RunFile, ttl_ms: int | None) ->
         first_ms=run.first_ms,
         last_ms=run.last_ms,
         expires_ms=None if ttl_ms is None else run.last_ms + ttl_ms,
+        problem="" if damage is None else damage.message,
+        hint="" if damage is None else damage.hint,
     )
 
 
-def export_keys(store: MetadataStore, job: Job, file: str) -> int:
+def export_keys(store: MetadataStore, place: Place, job: Job, file: str) -> int:
     """Write the keys of one job to a new Parquet file: ``hash``, 16 bytes, and ``time``; returns how many.
 
     Atomicity: none; what fails on the way leaves no file behind. A key that was entered again may be in two runs.
+
+    Args:
+        store: The store of the checkpoints.
+        place: Where the base is, for hints.
+        job: Whose keys.
+        file: The path of the new file.
 
     Raises:
         NotFound: The sink does not deduplicate.
@@ -136,8 +200,8 @@ def export_keys(store: MetadataStore, job: Job, file: str) -> int:
     storage = CheckpointStorage(store, job.name)
 
     def export(newest: NewestState) -> int | None:
-        seen = newest.state.position.seen_keys
-        return None if seen is None else _exported(seen, storage, file)
+        seen = _seen(newest)
+        return None if seen is None else _exported(seen, storage, _forget(place, job), file)
 
     count = made_of_newest(storage, export)
     if count is None:
@@ -148,18 +212,19 @@ def export_keys(store: MetadataStore, job: Job, file: str) -> int:
     return count
 
 
-def _exported(seen: SeenKeys, storage: CheckpointStorage, file: str) -> int:
-    import pyarrow as pa  # noqa: PLC0415 - only this reads runs.
+def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: str) -> int:
+    import pyarrow as pa  # noqa: PLC0415 - only this writes Parquet.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    from partfile.sink.deduplicate import opened_run  # noqa: PLC0415
+    from partfile.sink.deduplicate import damage_told, opened_run  # noqa: PLC0415
 
     schema = pa.schema([("hash", pa.binary(16)), ("time", pa.timestamp("ms", "UTC"))])
     count = 0
     try:
         with Path(file).open("xb") as opened, pq.ParquetWriter(opened, schema, compression="zstd") as writer:
             for run_file in seen.runs:
-                run = opened_run(storage, run_file)
+                with damage_told(storage.job, command):
+                    run = opened_run(storage, run_file)
                 hashes = pa.Array.from_buffers(pa.binary(16), run.keys, [None, pa.py_buffer(run.hashes())])
                 times = pa.array(run.times(slice(None))).cast(pa.timestamp("ms", "UTC"))
                 writer.write_table(pa.table([hashes, times], schema=schema))
