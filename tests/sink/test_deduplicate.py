@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import shlex
 import shutil
 from collections import Counter
@@ -219,14 +220,28 @@ def test_rows_without_a_key(tmp_path: Path, on_null: Any, written: list[str | No
 
 
 def test_rows_without_a_key_can_be_refused(tmp_path: Path) -> None:
-    """The row is named, and nothing of its batch is written."""
+    """The row and its column are named, and nothing of its batch is written."""
     sink = sink_at(tmp_path, dedup=pf.Deduplicate("id", on_null="fail"))
-    says = "row 1 of the batch has no key: \\['id'\\] are null in it"
+    says = "row 1 of those that were handed over, counted from 0, has no key: column 'id' is null in it"
     with pytest.raises(ConfigError, match=says) as raised, sink.local(schema=SCHEMA) as out:
         out.write(rows_with("a", None))
     assert "on_null='keep'" in raised.value.hint
     recover_all(tmp_path)
     assert not [path for path in everything(tmp_path) if path.suffix == ".json"]
+
+
+def test_a_row_without_a_key_is_counted_from_the_first_that_was_handed_over(tmp_path: Path) -> None:
+    """Over the record batches of a table; of an iterable the rows are counted back from the item that is named."""
+    make = partial(sink_at, tmp_path, dedup=pf.Deduplicate(["id", "at"], on_null="fail"))
+    table = pa.table({"id": pa.chunked_array([["a", "b"], ["c", None]]), "at": pa.chunked_array([[1, 1], [1, None]])})
+    says = r"^row 3 of those .* has no key: columns \['id', 'at'\] are null in it"
+    with pytest.raises(ConfigError, match=says), make().local() as out:
+        out.write(table)
+    rows = [{"id": number} for number in range(30)] + [{"id": None}]
+    says = r"row 10 of those .* \(of the 11 rows up to item 31 of the iterable\)$"
+    with pytest.raises(ConfigError) as raised, make().local(schema={"id": "int64", "at": "int64"}) as out:
+        out.write_all(rows, checkpoint_every=20)
+    assert re.search(says, raised.value.message)
 
 
 def test_a_key_of_several_columns(tmp_path: Path) -> None:

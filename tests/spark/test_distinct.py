@@ -342,12 +342,14 @@ def test_a_key_of_several_columns_with_nulls(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.spark
 def test_rows_without_a_key_can_be_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """The error says no place of the row, for Spark has moved it."""
+    """The error says no place of the row, for Spark has moved it; its hint says how to find it."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "0.json").write_text('{"id": 1}\n{"bucket": 1}\n')
     sink = make_sink(tmp_path / "out", deduplicate=pf.Deduplicate("id", on_null="fail"))
-    with pytest.raises(ConfigError, match=r"^a row of the batch has no key"):
+    says = r"^a row of the batch has no key: column 'id' is null in it"
+    with pytest.raises(ConfigError, match=says) as raised:
         run(sink, stream(spark, tmp_path / "source"), tmp_path)
+    assert "df.filter('`id` IS NULL')" in raised.value.hint
     assert not ids_by_duckdb(tmp_path / "out")
 
 

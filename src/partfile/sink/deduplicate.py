@@ -144,7 +144,7 @@ class KnownKeys:
 
         Args:
             hashes: Of the keys.
-            begin: Rows of the batch before these, for messages; None where their order is not the caller's.
+            begin: Rows that were handed over before these, for messages; None where their order is not the caller's.
             order_by: The values by which ``keep`` chooses; None takes the first row of each key.
 
         Raises:
@@ -174,12 +174,20 @@ class KnownKeys:
         return rows.take(np.asarray(sorted_rows))
 
     def _check_nulls(self, hashes: Hashes, begin: int | None) -> None:
-        if self._options.on_null == "fail" and hashes.is_null.any():
-            row = "a row" if begin is None else f"row {begin + int(np.argmax(hashes.is_null))}"
-            raise ConfigError(
-                f"{row} of the batch has no key: {list(self._options.columns)} are null in it",
-                hint="Give it one; or let such rows be written, each of them: Deduplicate(..., on_null='keep')",
-            )
+        if self._options.on_null != "fail" or not hashes.is_null.any():
+            return
+        columns = self._options.columns
+        row, find = "a row of the batch", ""
+        if begin is None:
+            nulls = " AND ".join(f"`{name.replace('`', '``')}` IS NULL" for name in columns)
+            find = f"Such rows are found by df.filter({nulls!r}). "
+        else:
+            row = f"row {begin + int(np.argmax(hashes.is_null))} of those that were handed over, counted from 0,"
+        empty = f"column {columns[0]!r} is" if len(columns) == 1 else f"columns {list(columns)} are"
+        raise ConfigError(
+            f"{row} has no key: {empty} null in it",
+            hint=f"{find}Give it one; or let such rows be written, each of them: Deduplicate(..., on_null='keep')",
+        )
 
     def _is_seen(self, high: Words, low: Words) -> Bools:
         """Which of some keys, ascending, have been entered and have not expired."""
@@ -293,12 +301,13 @@ class Deduplicator:
         self.duplicates = 0
         """Rows that were left out so far."""
 
-    def kept(self, batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+    def kept(self, batch: pa.RecordBatch, now_ms: int, before: int = 0) -> pa.RecordBatch:
         """The rows of a batch whose keys are new, in their order; their keys are not new any more.
 
         Args:
             batch: The rows.
             now_ms: The sink's time, in milliseconds since 1970.
+            before: Rows that were handed over before these at once, for messages.
 
         Raises:
             ConfigError: A column of the key is not there, or its type can be no key, or a row has no key and
@@ -315,7 +324,7 @@ class Deduplicator:
         for begin in range(0, batch.num_rows, at_once):
             hashes = self._hashes([column.slice(begin, at_once) for column in columns])
             values = None if order_by is None else order_by.slice(begin, at_once)
-            pieces.append(self._keys.enter(hashes, begin, values))
+            pieces.append(self._keys.enter(hashes, before + begin, values))
         is_kept = np.concatenate(pieces)
         left_out = batch.num_rows - int(is_kept.sum())
         self.duplicates += left_out

@@ -211,7 +211,7 @@ class LocalSink:
                     hint="Pass where the input stands after these rows; or set no interval, and call checkpoint().",
                 )
             batches, before = batches_of(rows, self._schema), self._operator.rows_written
-            now_ms = self._settings.now_ms()
+            now_ms, taken = self._settings.now_ms(), 0
             try:
                 with self._fence_told():
                     self._operator.advance(self._context(now_ms))
@@ -219,8 +219,9 @@ class LocalSink:
                         if batch.num_rows:
                             # Before the rows: what is refused must not be in a part.
                             self._note_schema(batch.schema)
-                        kept = batch if self._deduplicator is None else self._deduplicator.kept(batch, now_ms)
+                        kept = batch if self._deduplicator is None else self._deduplicator.kept(batch, now_ms, taken)
                         self._operator.write(kept)
+                        taken += batch.num_rows
             except BaseException:
                 self.close()
                 raise
@@ -282,7 +283,8 @@ class LocalSink:
                     self.write(cast("Rows", chunk.rows), chunk.stands)
                 except (ConfigError, CheckpointMismatch) as error:
                     where = f"position {chunk.stands!r}" if position is not None else f"item {count_in(chunk.stands)}"
-                    error.message = f"{error.message} (of the rows up to {where} of the iterable)"
+                    those = "rows" if chunk.items == 1 else f"{chunk.items} rows"
+                    error.message = f"{error.message} (of the {those} up to {where} of the iterable)"
                     raise
                 if self._rows_taken - last >= checkpoint_every:
                     self.checkpoint()

@@ -123,6 +123,8 @@ class Chunk(NamedTuple):
     rows: object
     stands: JsonValue
     """Where the input stands after them."""
+    items: int = 1
+    """The items of the input that they are."""
 
 
 def chunks_of(
@@ -147,7 +149,7 @@ def chunks_of(
     def waited(count: int) -> Chunk:
         nonlocal waiting
         rows, waiting = waiting, []
-        return Chunk(rows, counted(count, rows[-1]) if position is None else stands)
+        return Chunk(rows, counted(count, rows[-1]) if position is None else stands, len(rows))
 
     count = done
     for count, item in enumerate(items, done + 1):
