@@ -323,8 +323,9 @@ def test_a_savepoint_does_not_take_the_sink_from_a_rival(job: IdleDriver) -> Non
     job.tick()
     job.commits.answer = "made"
     rival = job.rival()
-    with pytest.raises(Fenced, match="not the newest any more"):
+    with pytest.raises(Fenced, match="not the newest any more") as raised:
         job.stream.savepoint(job.base / "_savepoints")
+    assert f"partfile status {job.base} --uid " in raised.value.hint
     assert job.epoch() == 2
     rival.close()
 

@@ -99,8 +99,9 @@ def test_a_second_process_fences_the_first(tmp_path: Path) -> None:
     first = make_sink(tmp_path).local().open()
     first.write(batch(0, 2), position=2)
     run_to_the_end(make_sink(tmp_path), 4)
-    with pytest.raises(Fenced, match="Only one query or process"):
+    with pytest.raises(Fenced, match="Only one query or process") as raised:
         first.checkpoint()
+    assert raised.value.hint.endswith(f": partfile status {tmp_path} --uid life")
     assert_exactly_once(tmp_path, 4)
 
 

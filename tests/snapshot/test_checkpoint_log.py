@@ -58,6 +58,7 @@ def test_a_coordinator_whose_own_end_was_deleted_says_so(what: str, tmp_path: Pa
     with pytest.raises(Fenced, match=f"checkpoint {last.checkpoint_id} of job .* was deleted, and no other") as raised:
         owner.complete("a")
     assert str(store.path(f"chk-{last.checkpoint_id}/_metadata")) in (raised.value.path or "")
+    assert f"partfile recover PATH --uid {store.job} --restore-from SAVEPOINT" in raised.value.hint
 
 
 def test_an_id_that_another_took_is_told_as_that_whatever_was_deleted(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ class SinkCoordinator:
         self._storage = storage
         self._settings = settings
         self._interval_ms = interval_ms
-        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints)
+        self._log = CheckpointLog(storage, retained=settings.retained_checkpoints, command=settings.command)
         self._publisher = Publisher(
             store,
             settings.cut,
@@ -421,7 +421,8 @@ class SinkCoordinator:
         # An interrupt may come between any two steps; going on from the state before would then drop parts.
         self._lost = OutcomeUnknown(
             f"it is not known whether checkpoint {entry.checkpoint_id} of job {self.job!r} was created",
-            hint="A new start finds out. See which checkpoint counts now: partfile checkpoints PATH",
+            hint="A new start finds out. See which checkpoint counts now: "
+            f"{self._settings.command('checkpoints', self.job)}",
             checkpoint_id=entry.checkpoint_id,
         )
         oldest_id = self._log.oldest_id

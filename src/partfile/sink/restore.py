@@ -228,7 +228,8 @@ class Restore:
             RecoveryRefused: What was chosen cannot be restored.
         """
         # Whether the store can append is asked by trying, and does not matter: nothing is kept.
-        return self.decide(CheckpointLog(self._storage).see(), lambda _position: None, may_append=False)
+        end = CheckpointLog(self._storage, command=self._settings.command).see()
+        return self.decide(end, lambda _position: None, may_append=False)
 
     def decide(
         self, end: LogEnd | DamagedEnd, check_replay: Callable[[StreamPosition], None], *, may_append: bool
@@ -348,7 +349,7 @@ class Restore:
                 f"epoch {succeeding} of {self._storage.job!r} is not the newest any more",
                 hint=(
                     "Nothing was changed. Another process has taken the sink over; stop this one for good. See who "
-                    "runs: partfile status PATH"
+                    f"runs: {self._settings.command('status', self._storage.job)}"
                 ),
             )
 

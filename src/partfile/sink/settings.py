@@ -159,6 +159,16 @@ class RestoreSettings(Options):
         """
         return forget_command(self.base, job, self.checkpoint_dir, self.storage_options)
 
+    def command(self, verb: str, job: str, *options: str) -> str:
+        """A command about this sink or a writer of it, as a user types it.
+
+        Args:
+            verb: What it does.
+            job: The name of the checkpoint log.
+            options: Words after the place of the sink.
+        """
+        return _command(verb, self.base, job, self.checkpoint_dir, self.storage_options, *options)
+
     @property
     def part_prefix(self) -> str:
         """Start of the final names of parts."""

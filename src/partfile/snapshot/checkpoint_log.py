@@ -30,7 +30,7 @@ from partfile.stores.paths import new_token
 from partfile.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from partfile.snapshot.documents import CheckpointKind, OperatorState
     from partfile.snapshot.storage import CheckpointStorage
@@ -123,6 +123,11 @@ MAX_START_ATTEMPTS = 100
 """So many other coordinators may be faster before a start gives up."""
 
 
+def unplaced_command(verb: str, job: str, *options: str) -> str:
+    """A command about a job, for hints of a log that knows no base."""
+    return " ".join(["partfile", verb, "PATH", "--uid", job, *options])
+
+
 class CheckpointLog:
     """One coordinator's view of the checkpoint log: what it restored from, and the newest checkpoint, which is its own.
 
@@ -131,10 +136,17 @@ class CheckpointLog:
         retained: Checkpoints holding state that are kept, at least 1.
         ids_ahead: So many ids after its own each entry lets the coordinator trigger before the next one.
         writer: Version of the program, written into every entry.
+        command: Makes a command about a job, for hints.
     """
 
     def __init__(
-        self, storage: CheckpointStorage, *, retained: int = 2, ids_ahead: int = 0, writer: str = __version__
+        self,
+        storage: CheckpointStorage,
+        *,
+        retained: int = 2,
+        ids_ahead: int = 0,
+        writer: str = __version__,
+        command: Callable[..., str] = unplaced_command,
     ) -> None:
         if retained < 1:
             raise ValueError(f"retained is {retained}; at least 1 checkpoint must be kept")
@@ -142,6 +154,7 @@ class CheckpointLog:
         self._retained = retained
         self._ids_ahead = ids_ahead
         self._writer = writer
+        self._command = command
         self._newest: CheckpointMetadata | None = None
         self._entries: list[LogEntry] = []
         self._attempted: set[str] = set()
@@ -410,7 +423,7 @@ class CheckpointLog:
                 f"{other.checkpoint_id} beside it",
                 hint=(
                     "One of the two was copied here. Nothing was changed; remove the one that does not belong "
-                    "here. See which there are: partfile checkpoints PATH"
+                    f"here. See which there are: {self._command('checkpoints', self._storage.job)}"
                 ),
                 path=self._storage.path(documents.metadata_path(newest)),
                 checkpoint_id=newest,
@@ -585,7 +598,7 @@ class CheckpointLog:
                     f"checkpoint {lost} of job {job!r} was deleted, and no other coordinator has gone on",
                     hint=(
                         "Entries after it do not count. Before the next start put the file back, or go back to a "
-                        "savepoint: partfile recover PATH --uid UID --restore-from SAVEPOINT"
+                        f"savepoint: {self._command('recover', job, '--restore-from', 'SAVEPOINT')}"
                     ),
                     path=self._shown(lost),
                     checkpoint_id=checkpoint.checkpoint_id,
@@ -593,8 +606,8 @@ class CheckpointLog:
         return Fenced(
             f"another coordinator has taken over job {job!r}",
             hint=(
-                "Only one query or process may write with a uid at a time; stop this one. See who runs: partfile "
-                "status PATH"
+                "Only one query or process may write with a uid at a time; stop this one. See who runs: "
+                f"{self._command('status', job)}"
             ),
             checkpoint_id=checkpoint.checkpoint_id,
         )
@@ -611,8 +624,8 @@ class CheckpointLog:
         return OutcomeUnknown(
             f"the store does not say whether the checkpoint at {path!r} counts",
             hint=(
-                "A new start finds out, when the store answers again. See which checkpoint counts: partfile "
-                "checkpoints PATH"
+                "A new start finds out, when the store answers again. See which checkpoint counts: "
+                f"{self._command('checkpoints', self._storage.job)}"
             ),
             path=path,
             checkpoint_id=checkpoint.checkpoint_id,
