@@ -451,7 +451,7 @@ def test_the_plan_promises_nothing_of_a_staging_file_that_lacks_bytes(
 def test_the_plan_says_what_reads_the_bytes_of_a_staging_file(tmp_path: Path) -> None:
     """Of damage that has left the length as it was a plan knows nothing, and says what does."""
     die_with_closed_staging_files(tmp_path)
-    assert told("recover", tmp_path, code=1).count("partfile verify PATH --checksums") == 1
+    assert told("recover", tmp_path, code=1).count(f"partfile verify {tmp_path} --checksums") == 1
     for path in staging_files_in(tmp_path):
         path.unlink()
     assert "--checksums" not in told("recover", tmp_path, code=1)

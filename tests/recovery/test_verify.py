@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 from functools import partial
@@ -191,7 +192,24 @@ def test_each_broken_invariant_is_found(tmp_path: Path, code: str) -> None:
     found = findings(tmp_path)
     assert code in {one["code"] for one in found}
     assert all(one["hint"] or one["code"] == "state-unreadable" for one in found)
-    assert "verify: errors=" in told("verify", tmp_path, code=1)
+    shown = told("verify", tmp_path, code=1)
+    assert "verify: errors=" in shown
+    for text in (shown, *(one["hint"] for one in found)):
+        assert not re.search(r"\b(PATH|UID)\b", text), "what stands for them is known"
+
+
+def test_a_command_in_a_hint_has_the_directory_of_checkpoints(tmp_path: Path) -> None:
+    """It can be typed as it is, in JSON and in text, whatever is in the names."""
+    base, directory = tmp_path / "my rows", tmp_path / "its log"
+    run_to_the_end(make_sink(base, checkpoint_dir=str(directory)))
+    for metadata in directory.glob("life/chk-*/_metadata"):
+        metadata.write_bytes(b"?")
+    command = f"partfile verify '{base}' --checkpoint-dir '{directory}'"
+    words = (base, "--checkpoint-dir", directory)
+    assert told_json("verify", *words, code=1)["findings"][0]["hint"].endswith(command)
+    for verb in ("verify", "status", "state", "checkpoints"):
+        result = run(verb, *words)
+        assert f"{command}\n" in result.stdout + result.stderr
 
 
 def test_another_programs_file_under_a_name_has_one_finding(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _show_log(log: LogReport, out: Output) -> None:
     out.line(f"sink {log.job}", "bold")
     if log.problem:
         out.line(f"  DAMAGED: {log.problem}", "bold red")
-        out.line(f"  {log.hint}")
+        out.line(f"  {out.in_words(log.hint)}")
     out.table(_HEAD, [_row(checkpoint) for checkpoint in log.checkpoints], indent=2)
     out.line()
 

@@ -20,7 +20,7 @@ from partfile.errors import ConfigError, NotApplied, PartfileError, page_url
 from partfile.recovery.inspect.places import Place, open_for_looking
 from partfile.sink.clock import system_clock_ms
 from partfile.stores.registry import with_call_timeout
-from partfile.stores.urls import shown_url
+from partfile.stores.urls import check_no_secret, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -216,7 +216,8 @@ def verb(*, path: str = BASE_PATH) -> Callable[[Callable[..., int]], Callable[..
     def decorated(function: Callable[..., int]) -> Callable[..., None]:
         def command(**values: Any) -> None:
             common = {name: values.pop(name) for name in ("path", *COMMON_OPTIONS)}
-            out = Output(as_json=common["as_json"], no_color=common["no_color"])
+            place = _place_words(common["path"], common["checkpoint_dir"]) if path == BASE_PATH else ()
+            out = Output(as_json=common["as_json"], no_color=common["no_color"], place=place)
             given = _Given(
                 common["path"],
                 tuple(common["uid"] or ()),
@@ -231,6 +232,16 @@ def verb(*, path: str = BASE_PATH) -> Callable[[Callable[..., int]], Callable[..
         return command
 
     return decorated
+
+
+def _place_words(base: str, checkpoint_dir: str | None) -> tuple[str, ...]:
+    """The words that say where the sink is; none if one may hold a secret."""
+    try:
+        for url in (base, checkpoint_dir or ""):
+            check_no_secret(url)
+    except ConfigError:
+        return ()
+    return (base, "--checkpoint-dir", checkpoint_dir) if checkpoint_dir else (base,)
 
 
 def _run(function: Callable[..., int], given: _Given, own: dict[str, Any], out: Output, *, debug: bool) -> int:

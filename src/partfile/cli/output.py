@@ -45,6 +45,8 @@ _WORDS = ("cut",)
 _NAMES = "|".join((*_OPTIONS, *(f"{word}(?==)" for word in _WORDS)))
 _NAMED = re.compile(rf"'(?:[^'\\]|\\.)*'|\b(?P<name>{_NAMES})\b(?P<value>=)?")
 _MODEL = re.compile(r"^\w+Settings: ")
+_AT_A_BASE = re.compile(r"\b(partfile (?!savepoint\b)[a-z]+) PATH\b")
+"""A command in a hint of what knows no base."""
 _SPELLED = {"savepoint_dir": "--to", "storage_options": "--storage-option"}
 
 
@@ -61,22 +63,27 @@ def _spelled(match: re.Match[str]) -> str:
     return f"{option} " if match["value"] else option
 
 
-def json_text(model: BaseModel, *, indent: int | None = None) -> str:
+def json_text(
+    model: BaseModel, *, indent: int | None = None, in_words: Callable[[str], str] = in_words_of_a_command
+) -> str:
     """A document as JSON in ASCII alone: names are in it literally, and a terminal obeys none of it.
 
-    Its messages and hints are in the words of a command.
+    Args:
+        model: The document.
+        indent: Of its levels; None is one line.
+        in_words: Makes its messages and hints those of a command.
     """
-    told = _told_by_a_command(model.model_dump(mode="json", by_alias=True))
+    told = _told_by_a_command(model.model_dump(mode="json", by_alias=True), in_words)
     return json.dumps(told, indent=indent).replace("\x7f", "\\u007f")
 
 
-def _told_by_a_command(value: Any) -> Any:
+def _told_by_a_command(value: Any, in_words: Callable[[str], str]) -> Any:
     if isinstance(value, list):
-        return [_told_by_a_command(one) for one in value]
+        return [_told_by_a_command(one, in_words) for one in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: in_words_of_a_command(one) if name in {"message", "hint"} and one else _told_by_a_command(one)
+        name: in_words(one) if name in {"message", "hint"} and one else _told_by_a_command(one, in_words)
         for name, one in value.items()
     }
 
@@ -114,13 +121,15 @@ class Output:
     Args:
         as_json: Print nothing but JSON.
         no_color: No colours, also on a terminal; ``NO_COLOR`` in the environment says the same.
+        place: The words of the command that say where the sink is, for commands in hints; none where that is not known.
     """
 
-    def __init__(self, *, as_json: bool = False, no_color: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, no_color: bool = False, place: Sequence[str] = ()) -> None:
         # In functions, since --help and TAB need no terminal of rich.
         from rich.console import Console  # noqa: PLC0415
 
         self.as_json = as_json
+        self._place = command_line(place)
         # None asks rich to look at the environment, which False would overrule.
         self._console = Console(
             no_color=no_color or None, highlight=False, markup=False, emoji=False, soft_wrap=True, file=sys.stdout
@@ -145,13 +154,18 @@ class Output:
         finally:
             timer.cancel()
 
+    def in_words(self, text: str) -> str:
+        """A message or hint as ``in_words_of_a_command`` has it, with the sink's place for the word PATH."""
+        told = in_words_of_a_command(text)
+        return _AT_A_BASE.sub(lambda found: f"{found[1]} {self._place}", told) if self._place else told
+
     def report(self, model: BaseModel) -> None:
         """Print a verb's one JSON document."""
-        sys.stdout.write(f"{json_text(model, indent=2)}\n")
+        sys.stdout.write(f"{json_text(model, indent=2, in_words=self.in_words)}\n")
 
     def json_line(self, model: BaseModel) -> None:
         """Print one line of a stream of JSON documents."""
-        sys.stdout.write(f"{json_text(model)}\n")
+        sys.stdout.write(f"{json_text(model, in_words=self.in_words)}\n")
 
     def line(self, text: str = "", style: Style | None = None) -> None:
         """Print one line for people, escaped."""
@@ -300,7 +314,7 @@ class _Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message that has not been printed yet."""
-        text = in_words_of_a_command(record.getMessage().replace("\nHint: ", " Hint: "))
+        text = self._out.in_words(record.getMessage().replace("\nHint: ", " Hint: "))
         if text in self._told:
             return
         self._told.add(text)
@@ -359,13 +373,18 @@ def hinting(hint: str) -> Iterator[None]:
         raise
 
 
-def report_of(error: BaseException) -> ErrorReport:
-    """Describe an error."""
+def report_of(error: BaseException, in_words: Callable[[str], str]) -> ErrorReport:
+    """Describe an error.
+
+    Args:
+        error: What was raised.
+        in_words: Makes its message and its hint those of a command.
+    """
     known = error if isinstance(error, PartfileError) else None
     return ErrorReport(
         error=type(error).__name__,
-        message=in_words_of_a_command(known.message) if known else f"unexpected {type(error).__name__}: {error}",
-        hint=in_words_of_a_command(known.hint) if known else "Run it again with --debug, and report what it shows.",
+        message=in_words(known.message) if known else f"unexpected {type(error).__name__}: {error}",
+        hint=in_words(known.hint) if known else "Run it again with --debug, and report what it shows.",
         path=known.path if known else None,
         checkpoint_id=known.checkpoint_id if known else None,
         exit_code=code_of(error),
@@ -375,9 +394,9 @@ def report_of(error: BaseException) -> ErrorReport:
 def tell_failed(failed: Iterable[FailedJob], out: Output) -> None:
     """Print to standard error what is wrong with jobs that were left."""
     for one in failed:
-        out.note(f"partfile: sink {one.job} is left: {in_words_of_a_command(one.problem.message)}", "red")
+        out.note(f"partfile: sink {one.job} is left: {out.in_words(one.problem.message)}", "red")
         if one.problem.hint:
-            out.note(f"Hint: {in_words_of_a_command(one.problem.hint)}")
+            out.note(f"Hint: {out.in_words(one.problem.hint)}")
 
 
 def tell_unread(directories: Iterable[str], out: Output) -> None:
@@ -388,7 +407,7 @@ def tell_unread(directories: Iterable[str], out: Output) -> None:
 
 def tell(error: BaseException, out: Output, *, debug: bool) -> int:
     """Print an error to standard error, and return what the process is to end with."""
-    report = report_of(error)
+    report = report_of(error, out.in_words)
     if debug:
         for line in "".join(traceback.format_exception(error)).splitlines():
             out.note(line, "dim")

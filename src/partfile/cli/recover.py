@@ -367,7 +367,8 @@ def _show_staging_files(job: PlannedJob, options: RecoveryOptions, out: Output) 
         way = page_url("RUNBOOK", "13-a-columnar-part-is-stuck-as-a-staging-file")
         out.line(f"  a staging file lacks bytes, so no file is made of it; what to do: {way}", "bold red")
     if any(part.found == "staged" and not part.problem for part in staged):
-        out.line("  bytes of staging files are read by --apply; to read them before: partfile verify PATH --checksums")
+        way = "to read them before: partfile verify PATH --checksums"
+        out.line(out.in_words(f"  bytes of staging files are read by --apply; {way}"))
 
 
 def _but_finished(job: PlannedJob) -> str:

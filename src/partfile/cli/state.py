@@ -12,7 +12,7 @@ from partfile.cli import confirmation
 from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, Apply, Fence, IdleFor, PlanDigest
 from partfile.cli.exit_codes import DONE, FINDINGS
-from partfile.cli.output import counted, in_words_of_a_command, shown_bytes, shown_seconds
+from partfile.cli.output import counted, shown_bytes, shown_seconds
 from partfile.errors import ConfigError
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.keys import StateReport, export_keys, jobs_with_keys, keys_reports
@@ -132,8 +132,8 @@ def _only(jobs: Sequence[Job], uid: str | None) -> Job:
 
 def _show(report: StateReport, export: str | None, call: Call) -> None:
     for damaged in report.damaged:
-        call.out.line(f"DAMAGED  {in_words_of_a_command(damaged.problem)}", "bold red")
-        call.out.line(f"  {in_words_of_a_command(damaged.hint)}")
+        call.out.line(f"DAMAGED  {call.out.in_words(damaged.problem)}", "bold red")
+        call.out.line(f"  {call.out.in_words(damaged.hint)}")
     for one in report.sinks:
         name = one.uid if one.writer == 0 else f"{one.uid}~{one.writer}"
         ttl = "for ever" if one.ttl_ms is None else shown_seconds(one.ttl_ms / 1000)

@@ -13,7 +13,6 @@ from partfile.cli.exit_codes import DONE, FINDINGS
 from partfile.cli.output import (
     command_line,
     counted,
-    in_words_of_a_command,
     seconds_of,
     shown_bytes,
     shown_seconds,
@@ -118,8 +117,8 @@ def _show(report: StatusReport, quiet_after: str | None, place: Place, out: Outp
 
 def _show_stuck(sink: SinkStatus, quiet_after: str | None, place: Place, out: Output) -> None:
     if sink.problem is not None:
-        out.line(f"DAMAGED  {sink.job}: {in_words_of_a_command(sink.problem.message)}", "bold red")
-        out.line(f"  {in_words_of_a_command(sink.problem.hint)}")
+        out.line(f"DAMAGED  {sink.job}: {out.in_words(sink.problem.message)}", "bold red")
+        out.line(f"  {out.in_words(sink.problem.hint)}")
         out.line(f"  look:  {_command('checkpoints', place, sink.job)}")
     if not sink.stuck:
         return

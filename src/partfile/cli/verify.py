@@ -9,7 +9,6 @@ import typer
 
 from partfile.cli.command import Call, verb
 from partfile.cli.exit_codes import DONE, FINDINGS
-from partfile.cli.output import in_words_of_a_command
 from partfile.recovery.inspect.verify import verify as verify_base
 
 if TYPE_CHECKING:
@@ -70,6 +69,6 @@ def _show_finding(finding: Finding, out: Output) -> None:
     where += [f"checkpoint {finding.checkpoint_id}"] if finding.checkpoint_id is not None else []
     is_error = finding.severity == "error"
     out.line(f"{finding.severity}  {finding.code}  {', '.join(where)}", "red" if is_error else "yellow")
-    out.line(f"  {in_words_of_a_command(finding.message)}")
+    out.line(f"  {out.in_words(finding.message)}")
     if finding.hint:
-        out.line(f"  {in_words_of_a_command(finding.hint)}")
+        out.line(f"  {out.in_words(finding.hint)}")

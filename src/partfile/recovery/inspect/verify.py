@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -306,7 +307,7 @@ def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
                     "run-file",
                     problem.message,
                     "Put the file back from a copy, since a start that needs it is refused. Without one see what it "
-                    "held, and let the sink go on without keys: partfile state PATH --forget",
+                    f"held, and let the sink go on without keys: partfile state PATH --uid {log.job.name} --forget",
                     job=log.job.name,
                     path=None if path is None else log.storage.path(path),
                     checkpoint_id=checkpoint_id,
@@ -348,7 +349,7 @@ def file_findings(tree: Tree, before: PartIndex, after: PartIndex, base: Store) 
     yield from _length_findings(tree, lengths, after)
     yield from _sidecar_findings(tree, lengths, after, base)
     yield from _short_findings(tree, before, after)
-    yield from _identity_findings(tree)
+    yield from _identity_findings(tree, base)
     yield from _litter_findings(tree)
 
 
@@ -512,7 +513,7 @@ def conflict_findings(place: Place, tree: Tree, after: PartIndex) -> Iterator[Fi
                 )
 
 
-def _identity_findings(tree: Tree) -> Iterator[Finding]:
+def _identity_findings(tree: Tree, base: Store) -> Iterator[Finding]:
     for names in tree.identities.values():
         finished = [what for what in names if what.kind == "finished"]
         staged = [what for what in names if what.kind in {"staged", "orphan"}]
@@ -524,7 +525,10 @@ def _identity_findings(tree: Tree) -> Iterator[Finding]:
             is_owed = what.part is not None and what.part.is_current and what.part.state != "in-progress"
             text = f"it is the same file as the finished {finished[0].path!r}"
             if what.part is not None and what.part.is_staging_file:
-                hint = "Another program linked it, and no reader can read a staging file. Delete this name: rm PATH"
+                hint = (
+                    "Another program linked it, and no reader can read a staging file. Delete this name: rm "
+                    f"{shlex.quote(f'{base.base}/{what.path}')}"
+                )
                 yield error("staging-file-published", text, hint, path=what.path, job=_job(what))
                 continue
             make, hint = (note, "The next start drops it.") if is_owed else (error, "Delete this name, not the other.")
@@ -634,7 +638,10 @@ def _of(seen: SeenBase, uid: str | None) -> list[KnownPart]:
 
 
 def _missing(part: KnownPart, found: str | None) -> Finding:
-    hint = "Put it back; or, if a consumer moved it, give it up: partfile recover PATH --uid UID --accept-missing"
+    hint = (
+        "Put it back; or, if a consumer moved it, give it up: partfile recover PATH --uid "
+        f"{part.job.name} --accept-missing"
+    )
     if found is not None:
         directory = found.rpartition("/")[0] or "the base itself"
         hint = f"Moved: it lies in {directory!r}. Put it back: mv FILE {part.handle.bucket or 'BASE'}/"
