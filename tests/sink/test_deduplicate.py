@@ -136,8 +136,9 @@ def test_rows_are_chosen_by_values_that_have_an_order(tmp_path: Path) -> None:
     """The option and the column are named."""
     keys = pf.Deduplicate("id", keep=pf.Latest("tags"))
     says = r"keep=Latest\(column='tags'\): values of type list"
-    with pytest.raises(ConfigError, match=says), sink_at(tmp_path / "a", dedup=keys).local() as out:
-        out.write(pa.table({"id": ["a", "a"], "tags": [["x"], ["y"]]}))
+    with pytest.raises(ConfigError, match=says) as raised, sink_at(tmp_path / "a", dedup=keys).local() as out:
+        out.write(pa.table({"tags": [["x"], ["y"]], "number": ["a", "a"], "id": ["a", "a"]}))
+    assert raised.value.hint.endswith("keep=partfile.Latest('number')")
     with pytest.raises(ConfigError, match="no column 'tags'"), sink_at(tmp_path / "b", dedup=keys).local() as out:
         out.write(pa.table({"id": ["a", "a"]}))
 
@@ -692,15 +693,21 @@ def test_state_does_not_grow_with_rows(tmp_path: Path, options: dict[str, Any]) 
 
 
 def test_values_that_no_key_can_have(tmp_path: Path) -> None:
-    """Such a time beyond what a timestamp holds, rows without columns, and a column of a similar name."""
-    far = pa.table({"id": pa.array([2**60], pa.timestamp("s"))})
-    for rows, says in (
-        (far, "have a value that no key can have"),
-        (pa.table({"ID": [1], "x": [1.5]}), "no column 'id'"),
-    ):
-        base = tmp_path / says[:2]
-        with pytest.raises(ConfigError, match=says) as raised, sink_at(base).local() as out:
-            out.write(rows)
+    """A time beyond what a timestamp holds: what to type casts its column."""
+    table = pa.table({"name": ["a"], "at": pa.array([2**60], pa.timestamp("s"))})
+    says = "column 'at' of the key has a value that no key can have"
+    with pytest.raises(ConfigError, match=says) as raised, sink_at(tmp_path, "name", "at").local() as out:
+        out.write(table)
+    cast = eval(raised.value.hint.rpartition(": ")[2], {"table": table, "pyarrow": pa})  # noqa: S307 - what a user would type.
+    with sink_at(tmp_path, "name", "at").local() as out:
+        out.write(cast)
+    assert pf.read(tmp_path).to_table()["at"].to_pylist() == [2**60]
+
+
+def test_a_column_of_a_similar_name_is_meant(tmp_path: Path) -> None:
+    """The hint has it."""
+    with pytest.raises(ConfigError, match="no column 'id'") as raised, sink_at(tmp_path).local() as out:
+        out.write(pa.table({"ID": [1], "x": [1.5]}))
     assert "Deduplicate('ID')" in raised.value.hint
 
 

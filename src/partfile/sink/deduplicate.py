@@ -334,10 +334,13 @@ class Deduplicator:
         try:
             return hashes_of(columns)
         except pa.ArrowInvalid as error:
+            name = next(
+                name for name, column in zip(self._options.columns, columns, strict=True) if not _has_hashes(column)
+            )
             raise ConfigError(
-                f"columns {list(self._options.columns)} of the key have a value that no key can have: {error}",
-                hint="Cast them before, for instance to string: table.set_column(0, 'id', "
-                "table['id'].cast(pyarrow.string()))",
+                f"column {name!r} of the key has a value that no key can have: {error}",
+                hint=f"Cast it before, for instance to integer: table.set_column(table.column_names.index({name!r}), "
+                f"{name!r}, table[{name!r}].cast(pyarrow.int64()))",
             ) from error
 
     def snapshot(self, before: SeenKeys | None, checkpoint_id: int, now_ms: int) -> SeenKeys | None:
@@ -456,7 +459,7 @@ def checked_kinds(
         if not _has_order(data_type):
             raise ConfigError(
                 f"keep={options.keep!r}: values of type {data_type} have no order",
-                hint="Name a column of numbers, text, dates or times: keep=partfile.Latest('ts')",
+                hint=f"Name a column of numbers, text, dates or times: {keep}({_first_with_order(schema)!r})",
             )
     if before is not None and before != tuple(kinds):
         raise CheckpointMismatch(
@@ -485,6 +488,18 @@ def _has_order(data_type: pa.DataType) -> bool:
     except pa.ArrowNotImplementedError:
         return False
     return not pat.is_nested(data_type)
+
+
+def _first_with_order(schema: pa.Schema) -> str:
+    return next((field.name for field in schema if _has_order(field.type)), "ts")
+
+
+def _has_hashes(column: pa.Array[Any]) -> bool:
+    try:
+        hashes_of([column])
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _meant(name: str, schema: pa.Schema) -> str:
