@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -26,7 +27,9 @@ from partfile.sink import deduplicate
 from partfile.sink.newest_state import newest_state
 from partfile.sink.publish import Publisher
 from partfile.sink.states import SeenKeys
-from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.run_file import run_of
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.stores.registry import open_store
 from support.processes.command_line import told
@@ -440,6 +443,34 @@ def test_large_runs_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 duplicates = out.checkpoint().duplicates
         assert duplicates == 100
     assert str(tmp_path) not in Path("/proc/self/maps").read_text(), "a sink that is closed lets go of them"
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+def test_damage_to_a_copy_is_none_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
+) -> None:
+    """The file is read again, and the copy made again; damage to both is told."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(deduplicate, "_MAPPED_BYTES", mapped_bytes)
+    remote = CheckpointStorage(MemoryMetadataStore(), "d", FileStreamSettings(inline_threshold_bytes=0))
+    words = np.arange(100, dtype=np.uint64)
+    file = deduplicate.kept_run(run_of(words, words, np.zeros(100, np.int64)), remote.stream_factory(1))
+    deduplicate.held_run(remote, file)
+    (copy,) = (tmp_path / f"partfile-{os.getuid()}").iterdir()
+    data = copy.read_bytes()
+    for damaged, is_checked in ((data[:-9] + b"?" + data[-8:], False), (b"?" * len(data), True)):
+        copy.write_bytes(damaged)
+        run = deduplicate.held_run(remote, file, is_checked=is_checked)
+        assert run.high.tolist() == run.low.tolist() == words.tolist()
+        assert copy.read_bytes() == data
+        copy.write_bytes(damaged)
+        assert deduplicate.opened_run(remote, file).low.tolist() == words.tolist()
+    assert isinstance(file.handle, FileHandle)
+    remote.store.delete_file(remote.path(file.handle.path))
+    remote.store.create_file(remote.path(file.handle.path), damaged)
+    copy.write_bytes(damaged)
+    with pytest.raises(SnapshotCorrupt, match=f"{file.handle.path} is not the one the checkpoint names"):
+        deduplicate.held_run(remote, file)
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])

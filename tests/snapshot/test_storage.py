@@ -278,6 +278,17 @@ def test_a_copy_of_another_length_is_not_used(remote: CheckpointStorage, tmp_pat
     assert copy.read_bytes() == b"keys"
 
 
+def test_a_damaged_copy_is_made_again_when_the_file_is_read(remote: CheckpointStorage, tmp_path: Path) -> None:
+    """It has the name and the length of the file, and other bytes."""
+    handle = kept(remote, b"keys")
+    remote.map_held(handle)
+    (copy,) = copies(tmp_path)
+    copy.write_bytes(b"kexs")
+    assert bytes(remote.map_bytes(handle)) == b"keys"
+    assert copies(tmp_path) == [copy]
+    assert copy.read_bytes() == b"keys"
+
+
 def test_a_file_that_is_not_the_one_of_its_handle_leaves_no_copy(remote: CheckpointStorage, tmp_path: Path) -> None:
     """It is compared before there is one."""
     handle = kept(remote, b"keys")

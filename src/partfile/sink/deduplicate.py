@@ -28,6 +28,7 @@ from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from mmap import mmap
 
     from numpy.typing import NDArray
 
@@ -619,16 +620,23 @@ def held_run(storage: CheckpointStorage, file: RunFile, *, is_checked: bool = Tr
     Args:
         storage: The checkpoints of the sink.
         file: The run.
-        is_checked: Whether that is enough; otherwise all of it is checked again.
+        is_checked: Whether that is enough; otherwise all of it is checked again, and a copy that has been damaged is
+            made again.
 
     Raises:
         SnapshotCorrupt: It is missing or damaged, or not the one that the checkpoint names.
     """
-    data = storage.map_held(file.handle)
-    if len(data) <= _MAPPED_BYTES:
-        # What is mapped has an open file.
-        data = bytes(data)
-    return decode_run(data, storage.shown(file.handle), is_checked=is_checked)
+    data, shown = storage.map_held(file.handle), storage.shown(file.handle)
+    try:
+        return decode_run(_mapped(data), shown, is_checked=is_checked)
+    except SnapshotCorrupt:
+        # A copy on this host may have been damaged where the file was not: this reads the file.
+        return decode_run(_mapped(storage.map_bytes(file.handle)), shown)
+
+
+def _mapped(data: bytes | mmap) -> bytes | mmap:
+    """What was mapped; a small file in memory, for what is mapped has an open file."""
+    return bytes(data) if len(data) <= _MAPPED_BYTES else data
 
 
 def rows_of(batch: pa.RecordBatch, is_kept: Bools) -> pa.RecordBatch:

@@ -239,7 +239,7 @@ class HostCopies:
     """Copies of state files on this host, so that its tasks need not read each file from its storage in every batch.
 
     A copy is made durable and then given its name, which tells the file by token, checksum and length: so what has the
-    name is right, whichever process looks. A process that makes a copy deletes those that no task has used for a day.
+    name was right, whichever process looks. A process that makes a copy deletes those that no task has used for a day.
     Beyond 16 GiB it deletes those that were used the longest time ago. A process that has mapped a copy keeps it. Where
     there is no room for a copy, the process deletes all others. Where there is none even then, it keeps the bytes that
     it has read in memory.
@@ -422,6 +422,8 @@ class CheckpointStorage:
     def map_bytes(self, handle: StateHandle) -> bytes | mmap.mmap:
         """As ``read_bytes``, but a file stays on disk: it is mapped where it lies, or a copy of it on this host.
 
+        A copy that has been damaged is made again.
+
         Raises:
             SnapshotCorrupt: As of ``read_bytes``.
             StoreError: It cannot be read.
@@ -429,7 +431,11 @@ class CheckpointStorage:
         data = self.read_bytes(handle)
         if isinstance(handle, InlineHandle):
             return data
-        return self._mapped_here(handle) or self._copies.mapped(handle) or self._copies.made(handle, data)
+        if (here := self._mapped_here(handle)) is not None:
+            return here
+        copy = self._copies.mapped(handle)
+        is_whole = copy is not None and crc32_of(memoryview(copy)) == handle.crc32
+        return copy if copy is not None and is_whole else self._copies.made(handle, data)
 
     def map_held(self, handle: StateHandle) -> bytes | mmap.mmap:
         """As ``map_bytes``, but what was read and checked as a whole before is not read again.
