@@ -8,9 +8,11 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,13 +27,12 @@ from flights_source import AIRPORTS, BATCHES, LATEST_COPY, FlightsSource, sent_o
 from flights_supervisor import BatchLog, Job, Supervisor, TheDriver, choose_batches
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Sequence
-    from pathlib import Path
 
     from flights_supervisor import Victim
 
 
+ROOT = Path(__file__).parents[2]
 ROWS: list[dict[str, object]] = [
     {"flight": 1, "tailnum": "N1"},
     {"flight": 2, "tailnum": None},
@@ -249,3 +250,13 @@ def test_a_driver_that_ends_for_no_reason_ends_the_demo(tmp_path: Path) -> None:
     (tmp_path / "away").touch()
     with pytest.raises(SystemExit, match="ended with exit code 1"):
         Supervisor(scripted(tmp_path), [], random.Random(0)).run()
+
+
+@pytest.mark.parametrize("demo", ["demo", "demo-hdfs", "demo-s3"])
+def test_make_sends_rows_again_where_it_is_asked_to(demo: str) -> None:
+    """``DEDUPLICATE=1`` reaches the script, and without it nothing does."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"DEDUPLICATE", "MAKEFLAGS"}}
+    for words, is_asked in ((["DEDUPLICATE=1"], True), ([], False)):
+        command = ["make", "--dry-run", "--no-print-directory", "--directory", str(ROOT), demo, *words]
+        shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert ("--deduplicate" in shown.splitlines()[-1]) is is_asked

@@ -7,12 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+import flights
+import flights_source
 from runbook import FAILURES, PAGE, compare, shown
 from runbook_failures import LOCAL
 from runbook_remote import ON_S3, WITH_SPARK
+
+if TYPE_CHECKING:
+    import random
 
 # docs/RUNBOOK.md shows what there is: each failure is caused again, and commands, exit codes and verdicts compared.
 
@@ -77,3 +83,36 @@ def test_everything_stuck_is_mended_and_counted() -> None:
     assert done.stdout.splitlines()[-1:] == ["stuck: lost=0 duplicated=0 left=0"], done.stdout + done.stderr
     assert done.returncode == 0
     assert "rows on disk, 8 on S3" in done.stdout
+
+
+# The demo that streams flights, in small: an eighth of the batches, a hundredth of the rows, and one kill.
+
+FLIGHTS = 3000
+
+
+@pytest.mark.spark
+def test_rows_that_are_sent_again_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rng: random.Random
+) -> None:
+    """As ``make demo DEDUPLICATE=1`` runs it: each row comes up to three times, and the driver is killed in a batch."""
+    unpack = flights_source._unpack
+
+    def few(directory: Path) -> Path:
+        csv = unpack(directory)
+        csv.write_text("".join(csv.read_text().splitlines(keepends=True)[: FLIGHTS + 1]))
+        return csv
+
+    monkeypatch.setattr(flights_source, "_unpack", few)
+    monkeypatch.setattr(flights_source, "BATCHES", 6)
+    monkeypatch.setattr(flights, "KILLS", 1)
+    # The demo sets these for the process that it is.
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    words = [f"--output={tmp_path / 'demo'}", f"--seed={rng.getrandbits(32)}", "--deduplicate"]
+    assert flights.main(words) == 0
+    shown = capsys.readouterr().out
+    sent = re.search(r"^(\d+) rows were sent", shown, re.MULTILINE)
+    assert sent is not None
+    assert int(sent[1]) > 1.5 * FLIGHTS
+    assert f"demo: rows={FLIGHTS} lost=0 duplicated=0 " in shown
