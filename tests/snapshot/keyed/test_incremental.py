@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.errors import NotApplied, PartfileError, SnapshotCancelled, SnapshotCorrupt
+from partfile.errors import ConfigError, NotApplied, PartfileError, SnapshotCancelled, SnapshotCorrupt, StoreError
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.keyed.codecs import BytesCodec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
@@ -22,6 +24,7 @@ from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.strategy import CloseableRegistry, RunningSnapshot, SnapshotOptions, StrategyRunner
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, intercept
+from support.files.disks import small_disk
 from support.state.keyed import (
     BACKENDS,
     backend_of,
@@ -416,6 +419,58 @@ def test_a_file_that_is_damaged_or_gone_refuses_the_restore(job: Job, tmp_path: 
             assert list(scratch.iterdir()) == []
         path.write_bytes(data)
     job.check(handle, expected)
+
+
+def test_a_full_disk_of_this_machine_refuses_the_restore(job: Job, tmp_path: Path) -> None:
+    """A real one; nothing is left there, and the storage's files are as they were."""
+    handle = job.snapshot(1)
+    with small_disk(tmp_path / "disk", "8k") as disk:
+        restore = read_keyed_files(job.storage, [handle], directory=str(disk))
+        with pytest.raises(StoreError, match="No space left on device") as raised, restore:
+            pass
+        assert "directory='/var/tmp'" in raised.value.hint
+        assert list(disk.iterdir()) == []
+    job.check(handle, bytes_of(job.backend))
+
+
+def test_a_link_that_is_gone_fails_the_snapshot(job: Job) -> None:
+    """Nothing of it is left in the storage."""
+    view = job.strategy.sync_prepare_resources(1)
+    supplier = job.strategy.async_snapshot(view, 1, 0, job.storage.stream_factory(1), SnapshotOptions())
+    # A directory in the place of a file, and the last name of all.
+    Path(view.directory, "zzz.sst").mkdir()
+    with pytest.raises(StoreError, match=r"zzz\.sst cannot be read"):
+        supplier(CloseableRegistry())
+    assert job.files() == set()
+    Path(view.directory, "zzz.sst").rmdir()
+    view.release()
+
+
+def test_a_child_of_a_fork_is_refused_and_does_not_hang(job: Job) -> None:
+    """While the files of a restore are open. The parent goes on."""
+    handle = job.snapshot(1)
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        directory = found.file._files._directory  # type: ignore[attr-defined]
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with pytest.raises(ConfigError, match="was forked"):
+                    list(found.file.rows(0))
+                found.file.close()  # type: ignore[attr-defined]
+                code = 0
+            finally:
+                os._exit(code)
+        ends_s = time.monotonic() + 60
+        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < ends_s:
+            time.sleep(0.01)
+        if done == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert done == (child, 0)
+        assert Path(directory).exists()
+        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == bytes_of(job.backend)
+    assert not Path(directory).exists()
 
 
 @pytest.mark.item("RI-03", "RI-11", "SS-06")

@@ -43,7 +43,8 @@ MAX_STALL_S = 300
 _STALL_PAUSE_S = 0.001
 _STALLED = "Result incomplete: Write stall"
 """The engine's error for a write that it would hold back."""
-_ANOTHER_DISK = "Restore on another disk, which has room: RocksDBOptions(directory='/var/tmp')"
+ANOTHER_DISK = "Restore on another disk, which has room: RocksDBOptions(directory='/var/tmp')"
+"""What to do where the engine's disk fails."""
 _MOST_BYTES = 1 << 44
 _LEAST_RATIO = 0.1
 _ARENAS = 16
@@ -338,7 +339,7 @@ class Column:
                 if time.monotonic() > ends_s:
                     raise StoreError(
                         f"RocksDB was behind with writing and merging its files for {MAX_STALL_S} s",
-                        hint=_ANOTHER_DISK,
+                        hint=ANOTHER_DISK,
                     ) from error
 
     def _write_batch(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> None:
@@ -429,7 +430,7 @@ def rows_between(cursor: rocksdict.RdictIter, begin: bytes, end: bytes) -> Itera
 def _failed(error: Exception) -> PartfileError:
     if isinstance(error, PartfileError):
         return error
-    return StoreError(f"RocksDB failed: {error}", hint=_ANOTHER_DISK)
+    return StoreError(f"RocksDB failed: {error}", hint=ANOTHER_DISK)
 
 
 class _Opened:
@@ -572,10 +573,10 @@ class Database:
 
 
 class LinkedFiles:
-    """The files that ``Database.checkpoint`` has linked, or copies of them, opened to be read.
+    """Copies of the files that ``Database.checkpoint`` has linked, opened to be read.
 
     Args:
-        directory: Where they are.
+        directory: Where they are; it goes with them.
         shown: What they are called in messages.
 
     Raises:
@@ -587,6 +588,8 @@ class LinkedFiles:
         if _forks.is_child:
             refuse_forked()
         _forks.is_opened = True
+        self._directory = directory
+        self._pid = os.getpid()
         self._shown = shown
         try:
             families = rocksdict.Rdict.list_cf(directory, rocksdict.Options(raw_mode=True))
@@ -622,10 +625,13 @@ class LinkedFiles:
         yield from rows_between(cursor, begin, end)
 
     def close(self) -> None:
-        """Close them; may be called twice."""
+        """Close and remove them; may be called twice. A child of the process that has them does nothing."""
+        if self._pid != os.getpid():
+            return
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        remove_files(self._directory)
 
     def abandon(self) -> None:
         """Never close them, and refuse every call: this is a child of the process that has them."""

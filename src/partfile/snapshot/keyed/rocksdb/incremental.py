@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partfile.errors import SnapshotCancelled
+from partfile.errors import SnapshotCancelled, StoreError
 from partfile.snapshot.documents import (
     StateHandle,
     encode_document,
@@ -26,7 +26,7 @@ from partfile.snapshot.keyed.backend import PLACE_BYTES
 from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
 from partfile.snapshot.keyed.rocksdb.backend import GROUP_BYTES, after
-from partfile.snapshot.keyed.rocksdb.database import LinkedFiles, new_directory, remove_files
+from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, LinkedFiles, new_directory, remove_files
 from partfile.snapshot.keyed.shared_files import SCHEMA, SORTED_FILES, IncrementalDocument, NativeFile
 from partfile.snapshot.strategy import EMPTY, SnapshotResult
 from partfile.snapshot.streams import Scope
@@ -187,7 +187,11 @@ class _Upload:
         return SnapshotResult(primary, others=others), sorted_files
 
     def _keep_file(self, path: Path) -> StateHandle:
-        return self._keep(path.read_bytes(), Scope.SHARED if path.suffix == SORTED_FILES else Scope.EXCLUSIVE)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"RocksDB's file {path} cannot be read: {error}", hint=ANOTHER_DISK) from error
+        return self._keep(data, Scope.SHARED if path.suffix == SORTED_FILES else Scope.EXCLUSIVE)
 
     def _keep(self, data: bytes, scope: Scope) -> StateHandle:
         if self._registry.closed:
@@ -250,13 +254,13 @@ class IncrementalFiles:
             self._carried = KeyedFile(storage.read_bytes(document.carried), storage.shown(document.carried))
         self.infos = document.states + (() if self._carried is None else self._carried.infos)
         """Name, kind and codecs of each state."""
-        self._directory = new_directory(directory)
+        read_to = new_directory(directory)
         try:
             with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-                list(pool.map(lambda file: self._fetch(storage, file), document.files))
-            self._files = LinkedFiles(self._directory, path)
+                list(pool.map(lambda file: self._fetch(storage, file, read_to), document.files))
+            self._files = LinkedFiles(read_to, path)
         except BaseException:
-            remove_files(self._directory)
+            remove_files(read_to)
             raise
 
     def rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
@@ -278,10 +282,17 @@ class IncrementalFiles:
     def close(self) -> None:
         """Close the files and remove them; may be called twice."""
         self._files.close()
-        remove_files(self._directory)
 
-    def _fetch(self, storage: CheckpointStorage, file: NativeFile) -> None:
-        Path(self._directory, file.name).write_bytes(storage.read_bytes(file.handle))
+    @staticmethod
+    def _fetch(storage: CheckpointStorage, file: NativeFile, directory: str) -> None:
+        data = storage.read_bytes(file.handle)
+        try:
+            Path(directory, file.name).write_bytes(data)
+        except OSError as error:
+            raise StoreError(
+                f"state file {storage.shown(file.handle)} cannot be written to {directory}: {error}",
+                hint="Name a directory on a disk that has room: read_keyed_files(..., directory='/var/tmp')",
+            ) from error
 
     def _all(self, info: StateMetaInfo, group: int) -> Iterator[tuple[bytes, bytes]]:
         head = group.to_bytes(GROUP_BYTES, "big")
