@@ -7,6 +7,7 @@ puts the next one, which is what counting is.
 from __future__ import annotations
 
 import gc
+import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,11 @@ from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyCodec, group_range
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
+from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
 from partfile.snapshot.keyed.ttl import Ttl
+from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
+from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +56,8 @@ class _Costs(NamedTuple):
     rocksdb_export: float
     usage: float
     """The most memory that RocksDB used / its budget."""
+    increment: float
+    """Bytes of an incremental snapshot after one row in a hundred was changed / bytes of the first one."""
 
 
 def run(data: Path, work: Path, scale: Scale) -> Report:
@@ -105,6 +112,12 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
             1.1,
             f"{BUDGET_BYTES >> 20} MiB",
         ),
+        (
+            "keyed: bytes of an incremental snapshot after changing 1 % / of all",
+            [one.increment for one in rounds],
+            0.1,
+            f"{scale.of(KEYS, 20_000)} entries of 200 bytes",
+        ),
     )
     for title, ratios, goal, note in at_least:
         report.figures.append(figure_of_rounds(title, ratios, goal, "at least", note))
@@ -131,6 +144,7 @@ def _round(work: Path, scale: Scale) -> _Costs:
         heap_export=heap_export,
         rocksdb_export=rocksdb_export,
         usage=_usage(work / "memory", scale.of(3000, 1000)),
+        increment=_increment(work, rows),
     )
 
 
@@ -197,6 +211,25 @@ def _usage(directory: Path, keys: int) -> float:
         most = max(most, memory.usage_bytes)
     backend.close()
     return most / BUDGET_BYTES
+
+
+def _increment(work: Path, entries: int) -> float:
+    backend = _rocksdb(work / "incremental")
+    state = backend.value_state(ValueStateDescriptor("state", BytesCodec()))
+    strategy = IncrementalStrategy(backend)
+    with LocalStore(str(work / "checkpoints")) as store:
+        storage, written = CheckpointStorage(store, "job"), [0]
+        for checkpoint_id, step in ((1, 1), (2, 100)):
+            for key in range(0, entries, step):
+                backend.set_current_key(f"key {key}")
+                state.update(os.urandom(200))
+            streams = storage.stream_factory(checkpoint_id)
+            StrategyRunner(strategy).snapshot(checkpoint_id, 0, streams, SnapshotOptions()).result()
+            strategy.confirm(checkpoint_id)
+            files = (path for path in (work / "checkpoints").rglob("*") if path.is_file())
+            written.append(sum(path.stat().st_size for path in files))
+    backend.close()
+    return (written[2] - written[1]) / written[1]
 
 
 def _cpu_s(act: Callable[[], None]) -> float:
