@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
-from partfile.snapshot.keyed.shared_files import SharedFiles, decode_incremental
-from partfile.snapshot.keyed.strategy import read_keyed_files
+from partfile.snapshot.keyed.shared_files import SharedFiles, decode_incremental, is_incremental
+from partfile.snapshot.keyed.strategy import KeyedStateStrategy, read_keyed_files
 from partfile.snapshot.keyed.ttl import Ttl
-from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSettings, FileStreamSettings
 from partfile.snapshot.strategy import CloseableRegistry, RunningSnapshot, SnapshotOptions, StrategyRunner
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, intercept
@@ -324,6 +325,51 @@ def state_at(job: Job, handle: StateHandle, make: Any, minute: int, ttl: Ttl) ->
     seen.append(bytes_of(backend))
     backend.close()
     return seen
+
+
+@pytest.mark.item("SB-13", "RI-01")
+@pytest.mark.parametrize("make", [*BACKENDS, IncrementalStrategy], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("settings", [DriverMemoryStorageSettings(), FileStreamSettings()], ids=["memory", "files"])
+def test_any_backend_goes_with_any_storage(tmp_path: Path, make: Any, settings: Any) -> None:
+    """State that is small enough travels inline, whatever wrote it. Snapshots are full unless a program says not."""
+    backend, change = filled(30, HeapBackend if make is HeapBackend else RocksDBBackend)
+    change(1)
+    kind: Any = IncrementalStrategy if make is IncrementalStrategy else KeyedStateStrategy
+    strategy = kind(backend)
+    storage = CheckpointStorage(LocalStore(str(tmp_path)), "job", settings)
+    running = StrategyRunner(strategy).snapshot(1, 0, storage.stream_factory(1), SnapshotOptions())
+    handle = running.result().primary
+    assert handle is not None
+    assert is_incremental(storage.read_bytes(handle)) == (make is IncrementalStrategy)
+    with read_keyed_files(storage, [handle]) as (found,):
+        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == bytes_of(backend)
+    backend.close()
+
+
+@pytest.mark.item("RI-14")
+def test_four_files_are_written_and_read_at_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first four wait for each other."""
+
+    def together(act: Callable[..., Any]) -> Callable[..., Any]:
+        barrier, first = threading.Barrier(4), iter(range(4))
+
+        def one(*arguments: Any) -> Any:
+            if next(first, None) is not None:
+                barrier.wait(30)
+            return act(*arguments)
+
+        return one
+
+    streams: Any = CancelledAt(job.storage.stream_factory(1), 0, lambda: None)
+    streams.keep = together(streams.keep)
+    running = StrategyRunner(job.strategy).snapshot(1, 0, streams, SnapshotOptions())
+    handle = running.result(60).primary
+    assert handle is not None
+    document = job.storage.read_bytes(handle)
+    reads = together(job.storage.read_bytes)
+    monkeypatch.setattr(job.storage, "read_bytes", lambda one: document if one == handle else reads(one))
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == bytes_of(job.backend)
 
 
 def test_an_empty_backend_writes_nothing(tmp_path: Path) -> None:
