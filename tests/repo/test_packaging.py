@@ -189,7 +189,9 @@ def test_the_example_with_spark_prints_each_row_once(clean_python: Path, tmp_pat
         (beside / path.name).symlink_to(path)
     (example,) = [block for block in python_blocks("README.md") if "SparkSession" in block]
     shown = "print(duckdb.sql(\"SELECT list(value) FROM 'landing/*/*.parquet'\").fetchall()[0][0])"
-    environment = {**os.environ, "PYTHONPATH": str(beside)}
+    # Spark's classes are archived by where they are installed (support.spark.classes), not by the links to them.
+    spark_home = str(Path(sysconfig.get_path("purelib")) / "pyspark")
+    environment = {**os.environ, "PYTHONPATH": str(beside), "SPARK_HOME": spark_home}
     done = subprocess.run(
         [clean_python, "-c", f"{example}\n{shown}\nprint(pf.__file__)"],
         capture_output=True,
