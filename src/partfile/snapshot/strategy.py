@@ -43,8 +43,6 @@ class SnapshotResult:
     """The handle for the coordinator; None if there is no state."""
     local: StateHandle | None = None
     """A copy on this machine, for a faster restore; the coordinator never sees it."""
-    others: tuple[StateHandle, ...] = ()
-    """What the snapshot has written beside the primary, which names it."""
 
     def __post_init__(self) -> None:
         if self.local is not None and self.primary is None:
@@ -203,9 +201,8 @@ class RunningSnapshot:
         with self._lock:
             self._is_done = not self._registry.closed
         if not self._is_done:
-            for handle in (result.primary, *result.others):
-                if handle is not None:
-                    self._streams.discard(handle)
+            if result.primary is not None:
+                self._streams.discard(result.primary)
             raise SnapshotCancelled("the snapshot was cancelled while it was written")
         return result
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from support.state.keyed import (
 )
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
 
     from partfile.snapshot.documents import StateHandle
@@ -158,23 +160,94 @@ def test_nothing_new_writes_no_rows(job: Job) -> None:
 
 
 @pytest.mark.item("RI-03", "RI-07")
-@pytest.mark.parametrize("end", ["under way", "aborted"])
-def test_files_of_a_checkpoint_that_is_not_complete_are_written_again(job: Job, end: str) -> None:
-    """It may never be complete, and its files may be deleted."""
-    first = job.snapshot(1)
+@pytest.mark.parametrize("end", ["under way", "aborted", "complete"])
+def test_a_file_has_one_handle_whatever_becomes_of_its_checkpoints(job: Job, end: str) -> None:
+    """It is written once, as long as the engine has it."""
+    job.snapshot(1)
     job.strategy.confirm(1)
     job.change(2)
     second = job.snapshot(2)
     if end == "aborted":
         job.strategy.abort(2)
+    if end == "complete":
         job.strategy.confirm(2)
-    third = job.snapshot(3)
-    assert job.shared(third) & job.shared(second) == job.shared(first)
-    job.strategy.confirm(3)
-    assert job.shared(job.snapshot(4)) == job.shared(third)
-    for path in job.shared(second) - job.shared(first):
-        job.store.delete_file(f"job/{path}")
-    job.check(third, bytes_of(job.backend))
+    assert job.shared(job.snapshot(3)) == job.shared(second)
+    job.change(3)
+    fourth = job.snapshot(4)
+    assert job.shared(fourth) > job.shared(second)
+    job.check(fourth, bytes_of(job.backend))
+
+
+@pytest.mark.item("RI-03")
+@pytest.mark.parametrize("end", ["aborted", "complete", "under way"])
+def test_files_of_an_aborted_checkpoint_go_when_the_engine_has_replaced_them(job: Job, end: str) -> None:
+    """Those that another checkpoint may name stay: their deletion is the registry's."""
+    first = job.snapshot(1)
+    if end == "aborted":
+        job.strategy.abort(1)
+        job.strategy.confirm(1)
+    if end == "complete":
+        job.strategy.confirm(1)
+        job.strategy.abort(1)
+    job.change(2)
+    merged(job.backend)
+    second = job.snapshot(2)
+    assert not job.shared(second) & job.shared(first)
+    kept = job.shared(second) if end == "aborted" else job.shared(first) | job.shared(second)
+    assert {path for path in job.files() if path.startswith("shared/")} == kept
+    job.check(second, bytes_of(job.backend))
+
+
+@pytest.mark.item("RI-03", "RI-11")
+def test_a_checkpoint_under_way_keeps_its_files_whatever_is_told_late(job: Job, rng: random.Random) -> None:
+    """Several at a time, which the subtask hears about late or never, as their coordinator deletes what it may."""
+    registry = SharedFiles(job.storage)
+    pending: list[tuple[int, StateHandle, bytes]] = []
+    untold: list[tuple[int, bool]] = []
+    completed = 0
+    for checkpoint_id in range(1, 40):
+        job.change(checkpoint_id + 1)
+        if rng.random() < 0.2:
+            merged(job.backend)
+        pending.append((checkpoint_id, job.snapshot(checkpoint_id), bytes_of(job.backend)))
+        while pending and rng.random() < 0.5:
+            done, handle, expected = pending.pop(0)
+            is_complete = rng.random() < 0.8
+            untold.append((done, is_complete))
+            if is_complete:
+                completed += 1
+                registry.register(done, [handle])
+                registry.release(done)
+                for _, held, its_state in [(done, handle, expected), *pending]:
+                    with read_keyed_files(job.storage, [held]) as (found,):
+                        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == its_state
+        while untold and rng.random() < 0.5:
+            number, is_complete = untold.pop(0)
+            if rng.random() < 0.8:
+                (job.strategy.confirm if is_complete else job.strategy.abort)(number)
+    assert completed > 3
+
+
+def test_two_snapshots_at_the_same_time_name_the_same_files(job: Job) -> None:
+    """The second one waits for the first, which is held up with its first file."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        began.set()
+        assert go_on.wait(30)
+
+    streams: Any = CancelledAt(job.storage.stream_factory(1), 1, hold)
+    with ThreadPoolExecutor(2) as pool:
+        running = [StrategyRunner(job.strategy, pool).snapshot(1, 0, streams, SnapshotOptions())]
+        assert began.wait(30)
+        running.append(
+            StrategyRunner(job.strategy, pool).snapshot(2, 0, job.storage.stream_factory(2), SnapshotOptions())
+        )
+        go_on.set()
+        first, second = (one.result(30).primary for one in running)
+    assert first is not None
+    assert second is not None
+    assert job.shared(first) == job.shared(second)
 
 
 @pytest.mark.item("RI-09", "RI-10", "RI-11")
@@ -432,8 +505,9 @@ def test_a_snapshot_that_is_cancelled_leaves_nothing(job: Job) -> None:
     for at in range(1, files + 1):
         registry = CloseableRegistry()
         streams: Any = CancelledAt(job.storage.stream_factory(1), at, registry.close)
-        view = job.strategy.sync_prepare_resources(1)
-        supplier = job.strategy.async_snapshot(view, 1, 0, streams, SnapshotOptions())
+        strategy = IncrementalStrategy(job.backend)
+        view = strategy.sync_prepare_resources(1)
+        supplier = strategy.async_snapshot(view, 1, 0, streams, SnapshotOptions())
         running = RunningSnapshot(supplier, view, streams)
         running._registry = registry
         with pytest.raises(SnapshotCancelled):

@@ -1,8 +1,11 @@
-"""Incremental snapshots of keyed state in RocksDB: files that a checkpoint before has are not written again.
+"""Incremental snapshots of keyed state in RocksDB: files that a snapshot before has written are not written again.
 
 The synchronous part writes all rows to files and links these into a directory of the snapshot. The asynchronous part
 writes those that are new to ``shared/``, and the engine's lists of them to ``chk-N``. The engine never changes a file,
 and gives none of its files the name of another. So the file of a name is that which an earlier snapshot has written.
+
+A file is written once. Each snapshot names the same handle for it from then on, as long as the engine has it. So a
+checkpoint that is under way names nothing that the retained ones before it do not name, but for what is new.
 
 The snapshot's handle is that of one document, which names all files and says what is in them. A restore reads every
 file, and of its rows the key groups that the new range covers; so any backend can be restored, with any parallelism.
@@ -12,12 +15,13 @@ Source: Flink's ``RocksIncrementalSnapshotStrategy``, as of 1.20.
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partfile.errors import SnapshotCancelled, StoreError
+from partfile.errors import PartfileError, SnapshotCancelled, StoreError
 from partfile.snapshot.documents import (
     StateHandle,
     encode_document,
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 TRANSFER_THREADS = 4
 """So many files of a snapshot are written or read at once."""
 _OF_NO_USE = ("OPTIONS-", "LOG")
+logger = logging.getLogger("partfile")
 
 
 class LinkedView:
@@ -55,25 +60,39 @@ class LinkedView:
     Args:
         view: The rows, for a savepoint and for what the files are of.
         directory: Where the files are linked.
-        known: Handles of the files that the newest complete checkpoint has, by name.
     """
 
-    def __init__(self, view: KeyedView, directory: str, known: dict[str, StateHandle]) -> None:
+    def __init__(self, view: KeyedView, directory: str) -> None:
         self.view = view
         self.directory = directory
-        self.known = known
 
     def release(self) -> None:
         """Remove the links."""
         self.view.release()
         remove_files(self.directory)
 
+    def names(self) -> list[str]:
+        """The files that a snapshot needs."""
+        linked = (path.name for path in Path(self.directory).iterdir())
+        return sorted(name for name in linked if not name.startswith(_OF_NO_USE))
+
+
+class _Written:
+    """A file in ``shared/``."""
+
+    def __init__(self, handle: StateHandle) -> None:
+        self.handle = handle
+        self.undecided: set[int] = set()
+        """The checkpoints that name it of which it is not known whether they will be complete."""
+        self.may_be_named = False
+        """Whether a complete checkpoint may name it; then its deletion is the registry's."""
+
 
 class IncrementalStrategy:
-    """Snapshots that write what the newest complete checkpoint has not. A savepoint is the canonical file.
+    """Snapshots that write what no snapshot before has written. A savepoint is the canonical file.
 
-    Its owner tells it which checkpoints are complete. Until then every snapshot writes all files that are newer than
-    the newest one of which it was told, also those that a snapshot under way has written (RI-03).
+    Its owner tells it what becomes of checkpoints. A file that only checkpoints without success name is deleted by a
+    later snapshot, once the engine has replaced it; all others are deleted by ``SharedFiles``.
 
     Args:
         backend: The live state.
@@ -81,20 +100,19 @@ class IncrementalStrategy:
 
     def __init__(self, backend: RocksDBBackend) -> None:
         self._backend = backend
+        self._files: dict[str, _Written] = {}
         self._lock = threading.Lock()
-        self._written: dict[int, dict[str, StateHandle]] = {}
-        self._known: dict[str, StateHandle] = {}
+        # Two snapshots that write at the same time would each write the same file, and name another.
+        self._is_writing = threading.Lock()
 
     def sync_prepare_resources(self, checkpoint_id: int) -> LinkedView:  # noqa: ARG002 - of the protocol.
         """Write the rows to files, and link them: as long as it takes to write what is in memory."""
         view = self._backend.freeze()
         try:
-            directory = self._backend.database.checkpoint()
+            return LinkedView(view, self._backend.database.checkpoint())
         except BaseException:
             view.release()
             raise
-        with self._lock:
-            return LinkedView(view, directory, self._known)
 
     def async_snapshot(
         self,
@@ -108,28 +126,44 @@ class IncrementalStrategy:
         if not resources.view.infos:
             return lambda _registry: EMPTY
         if options.is_savepoint:
-            return lambda registry: _Upload(streams, registry).canonical(resources.view)
+            return lambda registry: SnapshotResult(_Upload(streams, registry).canonical(resources.view))
 
         def write(registry: CloseableRegistry) -> SnapshotResult:
-            result, files = _Upload(streams, registry).incremental(resources)
-            with self._lock:
-                self._written[checkpoint_id] = files
-            return result
+            with self._is_writing:
+                known = self._known(resources.names(), streams)
+                primary, files = _Upload(streams, registry).incremental(resources, known)
+                with self._lock:
+                    for name, handle in files.items():
+                        self._files.setdefault(name, _Written(handle)).undecided.add(checkpoint_id)
+            return SnapshotResult(primary)
 
         return write
 
     def confirm(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: snapshots from now on name its files. Idempotent."""
+        """A checkpoint is complete, and so may be those before it that were not aborted. Idempotent."""
         with self._lock:
-            written = self._written.get(checkpoint_id)
-            if written is not None:
-                self._known = written
-            self._written = {number: files for number, files in self._written.items() if number > checkpoint_id}
+            for file in self._files.values():
+                decided = {number for number in file.undecided if number <= checkpoint_id}
+                file.undecided -= decided
+                file.may_be_named |= bool(decided)
 
     def abort(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be complete: no snapshot names its files. Idempotent."""
+        """A checkpoint will never be complete. Idempotent."""
         with self._lock:
-            self._written.pop(checkpoint_id, None)
+            for file in self._files.values():
+                file.undecided.discard(checkpoint_id)
+
+    def _known(self, names: list[str], streams: CheckpointStreamFactory) -> dict[str, StateHandle]:
+        """The files that need not be written. Those that the engine has replaced are forgotten."""
+        with self._lock:
+            gone = {name: file for name, file in self._files.items() if name not in names and not file.undecided}
+            for name in gone:
+                del self._files[name]
+            known = {name: file.handle for name, file in self._files.items()}
+        for file in gone.values():
+            if not file.may_be_named:
+                _delete(streams, file.handle)
+        return known
 
 
 class _Upload:
@@ -145,32 +179,36 @@ class _Upload:
         self._registry = registry
         self._written: list[StateHandle] = []
 
-    def incremental(self, resources: LinkedView) -> tuple[SnapshotResult, dict[str, StateHandle]]:
-        """Write what is new; return the result, and the handles of all sorted files by name."""
+    def incremental(
+        self, resources: LinkedView, known: dict[str, StateHandle]
+    ) -> tuple[StateHandle, dict[str, StateHandle]]:
+        """Write what is new.
+
+        Returns:
+            The handle of the document, and those of all files in ``shared/`` by name.
+        """
         try:
-            return self._incremental(resources)
+            return self._incremental(resources, known)
         except BaseException:
             self._discard()
             raise
 
-    def canonical(self, view: KeyedView) -> SnapshotResult:
+    def canonical(self, view: KeyedView) -> StateHandle:
         """Write the canonical file."""
         try:
-            return SnapshotResult(self._keep(encode_keyed_state(view), Scope.EXCLUSIVE))
+            return self._keep(encode_keyed_state(view), Scope.EXCLUSIVE)
         except BaseException:
             self._discard()
             raise
 
-    def _incremental(self, resources: LinkedView) -> tuple[SnapshotResult, dict[str, StateHandle]]:
-        view, known = resources.view, resources.known
-        linked = (path.name for path in Path(resources.directory).iterdir())
-        names = sorted(name for name in linked if not name.startswith(_OF_NO_USE))
+    def _incremental(
+        self, resources: LinkedView, known: dict[str, StateHandle]
+    ) -> tuple[StateHandle, dict[str, StateHandle]]:
+        view, names = resources.view, resources.names()
         missing = [name for name in names if name not in known]
         with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-            handles = list(pool.map(lambda name: self._keep_file(Path(resources.directory, name)), missing))
-        files = {name: handle for name, handle in known.items() if name in names} | dict(
-            zip(missing, handles, strict=True)
-        )
+            written = pool.map(lambda name: self._keep_file(Path(resources.directory, name)), missing)
+            files = known | dict(zip(missing, written, strict=True))
         carried = _CarriedRows(view)
         document = IncrementalDocument(
             key=view.key_codec.kinds,
@@ -181,10 +219,8 @@ class _Upload:
             files=tuple(NativeFile(name=name, handle=files[name]) for name in names),
             carried=self._keep(encode_keyed_state(carried), Scope.EXCLUSIVE) if carried.infos else None,
         )
-        others = tuple(self._written)
         primary = self._keep(encode_document(SCHEMA, document), Scope.EXCLUSIVE)
-        sorted_files = {name: handle for name, handle in files.items() if name.endswith(SORTED_FILES)}
-        return SnapshotResult(primary, others=others), sorted_files
+        return primary, {name: files[name] for name in names if name.endswith(SORTED_FILES)}
 
     def _keep_file(self, path: Path) -> StateHandle:
         try:
@@ -194,15 +230,27 @@ class _Upload:
         return self._keep(data, Scope.SHARED if path.suffix == SORTED_FILES else Scope.EXCLUSIVE)
 
     def _keep(self, data: bytes, scope: Scope) -> StateHandle:
-        if self._registry.closed:
-            raise SnapshotCancelled("the snapshot was cancelled while its files were written")
+        self._check()
         handle = self._streams.keep(data, scope)
         self._written.append(handle)
+        # Once more, for the last one: what is cancelled from here on is aborted by its coordinator.
+        self._check()
         return handle
+
+    def _check(self) -> None:
+        if self._registry.closed:
+            raise SnapshotCancelled("the snapshot was cancelled while its files were written")
 
     def _discard(self) -> None:
         for handle in self._written:
-            self._streams.discard(handle)
+            _delete(self._streams, handle)
+
+
+def _delete(streams: CheckpointStreamFactory, handle: StateHandle) -> None:
+    try:
+        streams.discard(handle)
+    except PartfileError as error:
+        logger.warning("a state file that no checkpoint names could not be deleted: %s", error)
 
 
 class _CarriedRows(KeyedSnapshotResources):
