@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from partfile.errors import ConfigError
 from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.keyed.codecs import BytesCodec
+from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
 from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
+from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.local.store import LocalStore
-from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, list_of, map_of, mean_of, value_of
+from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, largest_of, list_of, map_of, mean_of, value_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from partfile.snapshot.keyed.backend import KeyedStateBackend
 
 CHECKPOINT, SAVEPOINT = SnapshotOptions(), SnapshotOptions(kind="savepoint")
 
@@ -173,3 +181,71 @@ def test_a_large_batch_is_as_its_rows(make: Any, rng: Any) -> None:
         state.update(number)
     batched.value_state(value_of()).update_batch(batched.key_batch(pa.array(keys)), list(range(len(keys))))
     assert bytes_of(alone) == bytes_of(batched)
+
+
+def calls_of(backend: KeyedStateBackend) -> dict[str, Callable[[], Any]]:
+    """Every way to read or change a backend, by name. Each of its five states expires, and pays with each access."""
+    ttl = Ttl(60, cleanup_entries=ENTRIES_AT_ONCE)
+    value, rows, pairs = (
+        backend.value_state(value_of(ttl)),
+        backend.list_state(list_of(ttl)),
+        backend.map_state(map_of(ttl)),
+    )
+    largest, mean = backend.reducing_state(largest_of(ttl)), backend.aggregating_state(mean_of(ttl))
+    keys = backend.key_batch(pa.array(["a", "b"]))
+    backend.set_current_key("a")
+    return {
+        "ValueState.value": value.value,
+        "ValueState.update": lambda: value.update(2),
+        "ValueState.update to None": lambda: value.update(None),
+        "ValueState.clear": value.clear,
+        "ValueState.value_batch": lambda: value.value_batch(keys),
+        "ValueState.update_batch": lambda: value.update_batch(keys, [2, 3]),
+        "ListState.get": rows.get,
+        "ListState.add": lambda: rows.add("x"),
+        "ListState.update": lambda: rows.update("x"),
+        "ListState.update to nothing": lambda: rows.update(()),
+        "MapState.get": lambda: pairs.get(1),
+        "MapState.put": lambda: pairs.put(1, 2),
+        "MapState.remove": lambda: pairs.remove(1),
+        "MapState.entries": pairs.entries,
+        "MapState.is_empty": pairs.is_empty,
+        "MapState.clear": pairs.clear,
+        "ReducingState.get": largest.get,
+        "ReducingState.add": lambda: largest.add(1),
+        "AggregatingState.get": mean.get,
+        "AggregatingState.add": lambda: mean.add(1),
+        "set_current_key": lambda: backend.set_current_key("a"),
+        "current_key": lambda: backend.current_key,
+        "key_batch": lambda: backend.key_batch(pa.array(["a"])),
+        "advance_time": lambda: backend.advance_time(1 << 40),
+        "value_state": lambda: backend.value_state(value_of(ttl)),
+        "value_state of another": lambda: backend.value_state(ValueStateDescriptor("another", BytesCodec())),
+        "drop_state": lambda: backend.drop_state("old"),
+        "freeze": backend.freeze,
+    }
+
+
+@pytest.mark.item("SS-04")
+@pytest.mark.parametrize("is_seen", [False, True], ids=["without a view", "with a view"])
+def test_a_closed_backend_refuses_every_call_but_its_views(make: Any, is_seen: bool) -> None:
+    """Each with the same error, before anything is looked through. A view shows what it was taken of."""
+    backend = backend_of(make)
+    calls = calls_of(backend)
+    for change in ("ValueState.update", "ListState.add", "MapState.put", "ReducingState.add", "AggregatingState.add"):
+        calls[change]()
+    expected = bytes_of(backend)
+    views = [backend.freeze() for _ in range(2 * is_seen)]
+    looks: list[int] = []
+    for table in backend.tables().values():
+        table.pay = looks.append  # type: ignore[attr-defined]
+    backend.close()
+    backend.close()
+    for name, call in calls.items():
+        with pytest.raises(ConfigError, match="the keyed state is closed") as refused:
+            call()
+        assert refused.value.hint, name
+    assert looks == []
+    for view in views:
+        assert encode_keyed_state(view) == expected
+        view.release()

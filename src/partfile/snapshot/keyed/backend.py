@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -47,12 +47,12 @@ from partfile.snapshot.keyed.states import (
     TtlReducingState,
     TtlValueState,
     ValueState,
-    no_key,
+    closed,
 )
 from partfile.snapshot.state_file import MAX_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -270,7 +270,7 @@ class KeyedStateBackend(ABC):
         self._carried = _carried(restored, key_codec, groups, max_parallelism)
         self._charged: list[Expiry] = []
         self._expiries: list[Expiry] = []
-        self._locate = key_codec.locate
+        self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
         self._slots = len(groups)
         self._open: set[int] = set()
         self._lock = threading.Lock()
@@ -279,7 +279,7 @@ class KeyedStateBackend(ABC):
         """Make a key the current one: what the states show and change from here on is its own.
 
         Raises:
-            ConfigError: It is of another kind, or belongs to another subtask.
+            ConfigError: It is of another kind, or belongs to another subtask, or the backend is closed.
         """
         context = self.context
         context.slot = KeyContext.NO_KEY
@@ -301,7 +301,7 @@ class KeyedStateBackend(ABC):
             ConfigError: There is none.
         """
         if self.context.slot == KeyContext.NO_KEY:
-            raise no_key()
+            raise self.context.no_key()
         begin, end = end_of_piece(self.context.row, 0)
         return self.key_codec.decode(self.context.row[begin:end])
 
@@ -312,8 +312,10 @@ class KeyedStateBackend(ABC):
             columns: The column of the keys, or the columns of keys that are tuples.
 
         Raises:
-            ConfigError: A column is of another kind, a key is null, or a key belongs to another subtask.
+            ConfigError: A column is of another kind, a key is null or belongs to another subtask, or the backend is
+                closed.
         """
+        self.context.check_open()
         keys, high = self.key_codec.locate_all(columns)
         first = self.context.first_group
         groups = groups_of_hashes(high, self.max_parallelism)
@@ -333,8 +335,9 @@ class KeyedStateBackend(ABC):
             now_ms: In milliseconds since 1970; the time of a batch, so that a batch that is repeated does the same.
 
         Raises:
-            ConfigError: It is no whole number of milliseconds since 1970.
+            ConfigError: It is no whole number of milliseconds since 1970, or the backend is closed.
         """
+        self.context.check_open()
         if type(now_ms) is not int or not 0 <= now_ms < 1 << 62:
             raise ConfigError(
                 f"now_ms is {now_ms!r}; it must be whole milliseconds since 1970", hint="Write int(now_ms)."
@@ -347,7 +350,8 @@ class KeyedStateBackend(ABC):
         """The state of this name, of one value a key.
 
         Raises:
-            ConfigError: The name is registered, or was snapshotted, as another kind or with another codec.
+            ConfigError: The name is registered, or was snapshotted, as another kind or with another codec, or the
+                backend is closed.
             SnapshotVersionError: The snapshot was written with another version of a codec.
             SnapshotCorrupt: What was restored cannot be decoded.
         """
@@ -388,8 +392,9 @@ class KeyedStateBackend(ABC):
         One that is absent counts as dropped, so that a program may say it at each start.
 
         Raises:
-            ConfigError: The state is registered.
+            ConfigError: The state is registered, or the backend is closed.
         """
+        self.context.check_open()
         if name in self._states:
             raise ConfigError(
                 f"state {name!r} is registered, and cannot be dropped",
@@ -398,8 +403,13 @@ class KeyedStateBackend(ABC):
         self._carried.pop(name, None)
 
     def freeze(self) -> KeyedView:
-        """Take a view of all rows, in the thread that changes them; nothing is copied or encoded yet."""
+        """Take a view of all rows, in the thread that changes them; nothing is copied or encoded yet.
+
+        Raises:
+            ConfigError: The backend is closed.
+        """
         with self._lock:
+            self.context.check_open()
             self.context.version += 1
             self._open.add(self.context.version)
             self.context.frozen = self.context.version
@@ -415,9 +425,11 @@ class KeyedStateBackend(ABC):
             self._open.discard(version)
             self.context.frozen = max(self._open, default=0)
 
-    @abstractmethod
     def close(self) -> None:
-        """Release everything; may be called twice. Views that were taken keep their rows until they are released."""
+        """Refuse every further call; may be called twice. Views that were taken can be written until their release."""
+        self.context.close()
+        # The way of each row pays for no question: a key cannot be located, so that none becomes the current one.
+        self._locate = _refuse_closed
 
     def tables(self) -> dict[str, Table]:
         """The rows of the registered states, by name."""
@@ -444,6 +456,7 @@ class KeyedStateBackend(ABC):
         return table
 
     def _state(self, descriptor: Descriptor) -> Any:
+        self.context.check_open()
         if not isinstance(descriptor, _DESCRIPTORS):
             raise ConfigError(
                 f"{descriptor!r} describes no keyed state of {type(self).__name__}",
@@ -545,6 +558,10 @@ class KeyedStateBackend(ABC):
             f"{what} is of key group {group}; this subtask has {self.groups.first} to {self.groups.last}",
             hint="Send each row to the subtask of its key: subtask_of_group(group, parallelism, max_parallelism).",
         )
+
+
+def _refuse_closed(_key: Key) -> NoReturn:
+    raise closed()
 
 
 def _carried(

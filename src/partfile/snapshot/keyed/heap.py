@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table
 from partfile.snapshot.keyed.codecs import ImmutableCodec, round_trip
-from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE, no_key
+from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,8 +55,8 @@ class _HeapTable(Table):
 
     def clear(self) -> None:
         """Remove the row of the current key."""
-        row = self._row()
-        if row in self._table():
+        table, row = self._table(), self._row()
+        if row in table:
             del self._own()[row]
 
     def pay(self, entries: int) -> None:
@@ -81,7 +81,7 @@ class _HeapTable(Table):
         try:
             return self._tables[self.context.slot]
         except IndexError:
-            raise no_key() from None
+            raise self.context.no_key() from None
 
     def _own(self) -> dict[bytes, Any]:
         """The dictionary of the current key, which no snapshot has."""
@@ -91,7 +91,7 @@ class _HeapTable(Table):
                 self._replace(slot)
             return self._tables[slot]
         except IndexError:
-            raise no_key() from None
+            raise self.context.no_key() from None
 
     def _replace(self, slot: int) -> None:
         self._tables[slot] = self._tables[slot].copy()
@@ -121,7 +121,7 @@ class _CellTable(_HeapTable):
         try:
             cell = self._tables[context.slot].get(context.row if self._namespaces is None else self._row())
         except IndexError:
-            raise no_key() from None
+            raise self.context.no_key() from None
         return cell
 
     def put(self, cell: Cell) -> None:
@@ -133,7 +133,7 @@ class _CellTable(_HeapTable):
                 self._replace(slot)
             self._tables[slot][context.row if self._namespaces is None else self._row()] = cell
         except IndexError:
-            raise no_key() from None
+            raise self.context.no_key() from None
 
     def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """The rows in order and their values."""
@@ -326,9 +326,6 @@ class HeapBackend(KeyedStateBackend):
         ConfigError: The snapshot has other keys or another number of key groups.
         SnapshotCorrupt: Two files hold the same key group.
     """
-
-    def close(self) -> None:
-        """Does nothing: the rows are memory, which goes with the backend."""
 
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
         return self._kept(_CellTable(descriptor, self, restored))

@@ -51,7 +51,7 @@ class KeyBatch:
 class KeyContext:
     """What the states of one backend share: the current key, and the time that values are stamped with."""
 
-    __slots__ = ("first_group", "frozen", "now_ms", "row", "slot", "version")
+    __slots__ = ("first_group", "frozen", "is_closed", "now_ms", "row", "slot", "version")
 
     NO_KEY = 1 << 40
     """A slot that no table has, so that an access without a key fails where it looks for its table."""
@@ -68,9 +68,31 @@ class KeyContext:
         """The number of snapshots that were taken."""
         self.frozen = 0
         """The newest of those that are still being written: what is older than it must not be changed."""
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Have every access to a state refused from now on: no key is current, and none may become it."""
+        self.is_closed = True
+        self.slot = self.NO_KEY
+
+    def check_open(self) -> None:
+        """Refuse a call to a backend that is closed.
+
+        Raises:
+            ConfigError: It is.
+        """
+        if self.is_closed:
+            raise closed()
+
+    def no_key(self) -> ConfigError:
+        """The error of an access without a key: none was chosen, or the backend is closed."""
+        if self.is_closed:
+            return closed()
+        return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
 
     def read_each(self, keys: KeyBatch, read: Callable[[], Result]) -> list[Result]:
         """What is read of each of many keys, which is made the current one for it. None is current afterwards."""
+        self.check_open()
         try:
             return [read() for self.slot, self.row in zip(keys.slots, keys.rows, strict=True)]
         finally:
@@ -80,8 +102,9 @@ class KeyContext:
         """What comes of an act with each of many keys and one value for it; likewise.
 
         Raises:
-            ConfigError: There are more keys than values, or fewer; nothing was done.
+            ConfigError: There are more keys than values, or fewer, or the backend is closed; nothing was done.
         """
+        self.check_open()
         given = values if isinstance(values, list | tuple) else list(values)
         if len(given) != len(keys):
             raise ConfigError(
@@ -94,9 +117,9 @@ class KeyContext:
             self.slot = self.NO_KEY
 
 
-def no_key() -> ConfigError:
-    """The error of an access without a key."""
-    return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
+def closed() -> ConfigError:
+    """The error of a call to a backend that is closed."""
+    return ConfigError("the keyed state is closed", hint="Open it again from a checkpoint: restored=[KeyedFile(...)]")
 
 
 class Rows(Protocol):
@@ -216,7 +239,7 @@ class KeyedState:
     def _refused(self, error: UnencodableState) -> PartfileError:
         context, codec = self._context, self._all_rows.codec
         if context.slot == context.NO_KEY:
-            return no_key()
+            return context.no_key()
         place = f"state {self.name!r}, key group {context.first_group + context.slot}, codec {codec.name!r}"
         return UnencodableState(f"{place}: {error.message}")
 
@@ -506,6 +529,7 @@ class Expiry:
 
     def pay(self) -> None:
         """Pay for the accesses since the last payment."""
+        self.context.check_open()
         self.left = self._accesses
         self._rows.pay(self._entries * self._accesses)
 

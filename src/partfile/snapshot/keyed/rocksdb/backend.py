@@ -17,16 +17,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from partfile.errors import UnencodableState
-from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, KeyedView, Table, TableOf
+from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table, TableOf
 from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.rocksdb.database import (
     Database,
     RocksDBMemory,
     RocksDBOptions,
-    refuse_closed,
     rows_between,
 )
-from partfile.snapshot.keyed.states import no_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,7 +139,7 @@ class _RocksTable(Table):
         try:
             return self._heads[self.context.slot] + (self.context.row if self._namespaces is None else self._row())
         except IndexError:
-            raise no_key() from None
+            raise self.context.no_key() from None
 
     def _all_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._column.between(key, after(key))
@@ -345,22 +343,11 @@ class RocksDBBackend(KeyedStateBackend):
         super().__init__(key_codec, groups, max_parallelism, restored)
         self.memory = memory or RocksDBMemory()
         self.database = Database(options or RocksDBOptions(), self.memory)
-        self._is_closed = False
 
     def close(self) -> None:
-        """Remove the database, at once or when the last view is released; may be called twice."""
-        self._is_closed = True
+        """Refuse every further call, and remove the database, at once or when the last view is released."""
+        super().close()
         self._close_unless_seen()
-
-    def freeze(self) -> KeyedView:
-        """Take a view of all rows.
-
-        Raises:
-            ConfigError: The backend is closed.
-        """
-        if self._is_closed:
-            refuse_closed()
-        return super().freeze()
 
     def release(self, version: int) -> None:
         """Give up the view with this number; any thread may."""
@@ -368,7 +355,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._close_unless_seen()
 
     def _close_unless_seen(self) -> None:
-        if self._is_closed and not self.context.frozen:
+        if self.context.is_closed and not self.context.frozen:
             self.database.close()
 
     def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partfile.errors import ConfigError, PartfileError, SnapshotCorrupt, StoreError, plain_words
 from partfile.snapshot.documents import CORRUPT_HINT
+from partfile.snapshot.keyed.states import closed
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
@@ -690,7 +691,7 @@ _databases: weakref.WeakSet[Database | LinkedFiles] = weakref.WeakSet()
 
 def refuse_closed(*_arguments: object, **_options: object) -> NoReturn:
     """Raise the error of a call to a database that is closed."""
-    raise ConfigError("the keyed state is closed", hint="Open it again from a checkpoint: restored=[KeyedFile(...)]")
+    raise closed()
 
 
 def refuse_forked(*_arguments: object, **_options: object) -> NoReturn:
