@@ -249,3 +249,21 @@ def test_a_closed_backend_refuses_every_call_but_its_views(make: Any, is_seen: b
     for view in views:
         assert encode_keyed_state(view) == expected
         view.release()
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_view_that_was_released_is_refused(make: Any, is_closed: bool) -> None:
+    """Also one of a backend that is closed, and one whose rows are those of states that are not registered."""
+    backend, change = filled(3, make)
+    change(1)
+    carried = backend_of(make, files=[KeyedFile(bytes_of(backend), "file")])
+    for one in (backend, carried):
+        view = one.freeze()
+        if is_closed:
+            one.close()
+        view.release()
+        view.release()
+        with pytest.raises(ConfigError, match="the view of keyed state was released") as refused:
+            encode_keyed_state(view)
+        assert refused.value.hint
+        one.close()

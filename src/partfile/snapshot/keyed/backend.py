@@ -199,14 +199,27 @@ class KeyedView(KeyedSnapshotResources):
         self._version = version
         self._now_ms = backend.context.now_ms
         self._tables = backend.tables()
-        self._frozen = {name: table.frozen() for name, table in self._tables.items()}
+        self._frozen: dict[str, Any] | None = {name: table.frozen() for name, table in self._tables.items()}
         self._carried = backend.carried()
 
     def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
-        """The states that have rows in a key group, encoded."""
+        """The states that have rows in a key group, encoded.
+
+        Raises:
+            ConfigError: The view was released.
+            UnencodableState: A codec has no form for a value.
+        """
+        # Another thread may release the view meanwhile.
+        frozen = self._frozen
+        if frozen is None:
+            raise ConfigError(
+                "the view of keyed state was released, and can be written no more", hint="Take another one: freeze()"
+            )
         for state_id, info in enumerate(self.infos):
-            is_carried = info.name not in self._tables
-            pairs = self.carried_rows(info.name, group) if is_carried else self._encoded(info, group)
+            if info.name in self._tables:
+                pairs = self._encoded(info, group, frozen[info.name])
+            else:
+                pairs = self.carried_rows(info.name, group)
             if pairs[0]:
                 yield state_id, pairs
 
@@ -220,14 +233,14 @@ class KeyedView(KeyedSnapshotResources):
         return self._carried[name].get(group, ([], []))
 
     def release(self) -> None:
-        """Give the view up, so that the backend need not keep its rows any longer."""
-        self._frozen = {}
+        """Give the view up, so that the backend need not keep its rows any longer; may be called twice."""
+        self._frozen = None
         self._backend.release(self._version)
 
-    def _encoded(self, info: StateMetaInfo, group: int) -> Pairs:
+    def _encoded(self, info: StateMetaInfo, group: int, frozen: Any) -> Pairs:
         table = self._tables[info.name]
         try:
-            return table.pairs(self._frozen[info.name], group - self.groups.first, self._now_ms)
+            return table.pairs(frozen, group - self.groups.first, self._now_ms)
         except UnencodableState as error:
             codec = info.codecs["element"].name
             message = f"state {info.name!r}, key group {group}, codec {codec!r}: {error.message}"
