@@ -44,7 +44,9 @@ GROUP_BYTES = 2
 _MAX_VALUE_BYTES = (1 << 31) - 1
 """The engine takes no larger value."""
 _BEHIND = b"\xff" * GROUP_BYTES
-"""Behind every key of the engine, and at the head of none: there are at most 2 ** 15 key groups."""
+"""Behind every key of the engine: there are at most 2 ** 15 key groups."""
+_NO_LIST = _BEHIND
+"""Stands for the row in front of a list where there is no list: no key begins with it."""
 
 
 def after(prefix: bytes) -> bytes:
@@ -92,7 +94,7 @@ class _RocksTable(Table):
             return
         if not self._next:
             self._oldest_seen_ms = now_ms
-        last_ms, expired_list = now_ms - ttl.duration_ms, _BEHIND
+        last_ms, expired_list = now_ms - ttl.duration_ms, _NO_LIST
         for key, data in self._column.between(self._next, _BEHIND):
             is_of_list = key.startswith(expired_list)
             if entries <= 0 and not is_of_list:
@@ -228,7 +230,7 @@ class _ListTable(_RocksTable):
         """A row for each element, numbered from 0, and the elements."""
         rows: list[bytes] = []
         values: list[bytes] = []
-        of_list, place = _BEHIND, 0
+        of_list, place = _NO_LIST, 0
         for key, data in self._live(frozen, slot, now_ms):
             if key.startswith(of_list):
                 rows.append(of_list[GROUP_BYTES:] + place.to_bytes(PLACE_BYTES, "big"))
