@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,20 @@ def opened(options: RocksDBOptions = ROCKSDB, memory: RocksDBMemory | None = Non
 
 def directory_of(backend: RocksDBBackend) -> Path:
     return Path(backend.database.path)
+
+
+def options_of(backend: RocksDBBackend, state: str) -> set[str]:
+    """What the engine writes down about itself and about the column family of a state."""
+    newest = max(directory_of(backend).glob("OPTIONS-*"))
+    sections = [one.partition("]\n") for one in re.split(r"^\[", newest.read_text(), flags=re.MULTILINE)]
+    chosen = [lines for head, _, lines in sections if head == "DBOptions" or head.endswith(f'"state-{state}"')]
+    assert len(chosen) == 3
+    return {line.strip() for lines in chosen for line in lines.splitlines()}
+
+
+def file_bytes(backend: RocksDBBackend) -> int:
+    """Of the rows of all states that are in files."""
+    return sum(path.stat().st_size for path in directory_of(backend).glob("*.sst"))
 
 
 def rows_in(backend: RocksDBBackend, state: str) -> list[tuple[bytes, bytes]]:
@@ -501,7 +516,34 @@ def test_a_write_waits_for_files_where_there_is_no_room(monkeypatch: pytest.Monk
     backend.close()
 
 
-@pytest.mark.item("RM-05", "RM-06", "RM-11", "RM-12")
+@pytest.mark.item("RM-11")
+@pytest.mark.parametrize(
+    ("profile", "numbers"),
+    [
+        ("default", (2, 2, 4 << 10, 64 * MIB, 256 * MIB, 1)),
+        ("spinning-disk", (4, 2, 4 << 10, 64 * MIB, 256 * MIB, 1)),
+        ("spinning-disk-high-memory", (4, 4, 128 << 10, 256 * MIB, 1 << 30, 3)),
+        ("flash-ssd", (4, 2, 4 << 10, 64 * MIB, 256 * MIB, 1)),
+    ],
+)
+def test_a_profile_is_what_the_engine_works_with(tmp_path: Path, profile: Any, numbers: tuple[int, ...]) -> None:
+    """As Flink has it, with Flink's own sizes where it says nothing."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path), profile=profile))
+    backend.value_state(value_of())
+    names = (
+        "max_background_jobs",
+        "max_write_buffer_number",
+        "block_size",
+        "target_file_size_base",
+        "max_bytes_for_level_base",
+        "min_write_buffer_number_to_merge",
+    )
+    wanted = {f"{name}={number}" for name, number in zip(names, numbers, strict=True)}
+    assert wanted - options_of(backend, "value") == set()
+    backend.close()
+
+
+@pytest.mark.item("RM-05", "RM-06", "RM-12")
 def test_options_reach_the_engine(tmp_path: Path) -> None:
     """A profile gives way to options that are given, these to ``customize``, and all of them to the memory."""
 
@@ -512,17 +554,20 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
         options.set_block_based_table_factory(blocks)
 
     chosen = RocksDBOptions(
-        directory=str(tmp_path), profile="spinning-disk-high-memory", write_buffers=6, customize=customize
+        directory=str(tmp_path),
+        profile="spinning-disk-high-memory",
+        write_buffers=6,
+        write_buffer_bytes=2 * MIB,
+        customize=customize,
     )
     backend = opened(chosen)
     backend.value_state(value_of())
-    text = "\n".join(path.read_text() for path in directory_of(backend).glob("OPTIONS-*"))
-    wanted = (
+    wanted = {
         "max_background_jobs=7",
         "max_write_buffer_number=6",
-        "target_file_size_base=268435456",
+        "write_buffer_size=2097152",
+        "arena_block_size=174762",
         "level_compaction_dynamic_level_bytes=true",
-        "min_write_buffer_number_to_merge=3",
         "block_size=131072",
         "no_block_cache=false",
         "cache_index_and_filter_blocks=true",
@@ -530,8 +575,72 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
         "filter_policy=bloomfilter",
         "use_fsync=false",
         "max_open_files=-1",
-    )
-    assert [line for line in wanted if line not in text] == []
+        "keep_log_file_num=1",
+    }
+    assert wanted - options_of(backend, "value") == set()
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "kLZ4Compression"),
+        ({"compression": "none"}, "kNoCompression"),
+        ({"compression": "snappy"}, "kSnappyCompression"),
+        ({"compression": "lz4"}, "kLZ4Compression"),
+        ({"compression": "zstd"}, "kZSTD"),
+    ],
+)
+def test_files_are_compressed_as_was_said(tmp_path: Path, given: dict[str, Any], name: str) -> None:
+    """The engine has the method built in, and writes a megabyte of zeros with it."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path), **given))
+    state = backend.value_state(ValueStateDescriptor("bytes", BytesCodec()))
+    for key in range(1000):
+        backend.set_current_key(f"key {key}")
+        state.update(bytes(1000))
+    backend.database.column("bytes").flush()
+    assert f"compression={name}" in options_of(backend, "bytes")
+    assert (file_bytes(backend) > 1_000_000) == (name == "kNoCompression")
+    backend.close()
+
+
+@pytest.mark.item("RM-01", "RM-06")
+def test_blocks_that_are_read_are_kept_in_the_memory_that_is_shared(tmp_path: Path) -> None:
+    """Those of both databases, and not in a cache that the engine makes for itself."""
+    memory = RocksDBMemory(64 * MIB)
+    backends = [opened(RocksDBOptions(directory=str(tmp_path)), memory) for _ in range(2)]
+    for backend in backends:
+        state = backend.value_state(ValueStateDescriptor("bytes", BytesCodec()))
+        for key in range(1000):
+            backend.set_current_key(f"key {key}")
+            state.update(os.urandom(4000))
+        backend.database.column("bytes").flush()
+    for backend in backends:
+        before = memory.usage_bytes
+        bytes_of(backend)
+        assert memory.usage_bytes - before > 3_900_000
+        backend.close()
+
+
+@pytest.mark.item("RM-01")
+def test_a_restore_stays_within_the_memory() -> None:
+    """Though it sets many more rows than there is room for, some thousand at a time."""
+    heap = backend_of()
+    written = heap.value_state(ValueStateDescriptor("bytes", PairCodec("bytes", bytes, bytes)))
+    for key in range(6000):
+        heap.set_current_key(f"key {key}")
+        written.update(os.urandom(4000))
+    memory, used = RocksDBMemory(8 * MIB), []
+
+    def read(data: bytes) -> bytes:
+        used.append(memory.usage_bytes)
+        return data
+
+    groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
+    backend = RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, [file_of(heap)], options=ROCKSDB, memory=memory)
+    backend.value_state(ValueStateDescriptor("bytes", PairCodec("bytes", bytes, read)))
+    assert len(used) == 6000
+    assert max(used) <= 1.1 * memory.size_bytes
     backend.close()
 
 
@@ -716,6 +825,35 @@ def test_namespaces_that_end_with_the_largest_byte_are_parted() -> None:
         spaces.set_namespace(space)
         assert spaces.entries() == expected
     backend.close()
+
+
+def test_rows_that_were_removed_behind_those_of_a_key_are_not_gone_through() -> None:
+    """As windows leave them that have ended: the engine keeps a mark of each until files are merged."""
+    kept: list[rocksdict.Options] = []
+
+    def count(options: rocksdict.Options) -> None:
+        options.enable_statistics()
+        kept.append(options)
+
+    backend = opened(RocksDBOptions(directory=ROCKSDB.directory, customize=count))
+    pairs = backend.map_state(map_of(namespace=KeyCodec("integer")))
+    backend.set_current_key("a")
+    for hour, entries in ((1, 1), (2, 1000)):
+        pairs.set_namespace(hour)
+        pairs.put_all({at: at for at in range(entries)})
+    pairs.clear()
+    pairs.set_namespace(1)
+    before = _skipped(kept[0])
+    assert pairs.entries() == ((0, 0),)
+    assert _skipped(kept[0]) == before
+    backend.close()
+
+
+def _skipped(options: rocksdict.Options) -> int:
+    """The marks of removed rows that the engine has gone through."""
+    found = re.search(r"^rocksdb\.number\.iter\.skip COUNT : (\d+)$", options.get_statistics() or "", re.MULTILINE)
+    assert found
+    return int(found.group(1))
 
 
 def test_rows_in_files_that_are_merged_meanwhile_are_what_they_were_last(tmp_path: Path) -> None:
