@@ -692,7 +692,7 @@ def test_a_value_that_the_engine_does_not_take_is_refused(monkeypatch: pytest.Mo
     backend.close()
 
 
-@pytest.mark.item("TT-17", "TT-19")
+@pytest.mark.item("TT-17")
 @pytest.mark.parametrize("kind", ["value", "list", "map"])
 def test_accesses_look_through_as_many_rows_as_they_pay_for(kind: str) -> None:
     """In the order of the rows, from where the last look ended; a list that has expired goes as a whole."""
@@ -722,6 +722,37 @@ def test_accesses_look_through_as_many_rows_as_they_pay_for(kind: str) -> None:
     for _ in range(2 * rows // 5):
         write()
     assert others() == 0
+    backend.close()
+
+
+@pytest.mark.item("TT-19")
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_rows_that_have_expired_leave_the_files(tmp_path: Path, kind: str) -> None:
+    """Reads of a key that has nothing pay for it, and after the next merge the engine has no file any more."""
+    ttl, keys = Ttl(60), 1000
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "value": (
+            lambda: backend.value_state(value_of(ttl)).update(1),
+            lambda: backend.value_state(value_of(ttl)).value(),
+        ),
+        "list": (lambda: backend.list_state(list_of(ttl)).add("x"), lambda: backend.list_state(list_of(ttl)).get()),
+        "map": (lambda: backend.map_state(map_of(ttl)).put(1, 1), lambda: backend.map_state(map_of(ttl)).get(1)),
+    }
+    write, read = calls[kind]
+    for key in range(keys):
+        backend.set_current_key(f"key {key}")
+        write()
+    backend.database.column(kind).flush()
+    assert file_bytes(backend) > 10 * keys
+    backend.advance_time(MINUTE_MS)
+    backend.set_current_key("nothing")
+    for _ in range(3 * keys // 5):
+        read()
+    backend.database.column(kind).flush()
+    engine: Any = backend.database._opened.engine
+    engine.get_column_family(f"state-{kind}").compact_range(None, None)
+    assert engine.live_files() == []
     backend.close()
 
 
