@@ -19,7 +19,7 @@ from partfile.snapshot.state_file import CodecInfo
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory, MemoryStreamFactory
 from partfile.stores.local.store import LocalStore
-from support.state.keyed import MAX_PARALLELISM, backend_of, bytes_of, filled, list_of, map_of, value_of
+from support.state.keyed import MAX_PARALLELISM, backend_of, bytes_of, file_of, filled, list_of, map_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,6 +217,32 @@ def test_a_group_in_which_nothing_can_have_expired_is_not_looked_through(monkeyp
         backend.set_current_key(f"key {key}")
         state.update(2)
     assert len(seen) == looked
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_what_is_older_than_a_whole_group_is_looked_for_in_time(kind: str) -> None:
+    """A restored subtask that is told an earlier time than before writes values that are older than all that it has."""
+    ttl = Ttl(60, cleanup_entries=ENTRIES_AT_ONCE)
+
+    def write(backend: KeyedStateBackend, now_ms: int) -> None:
+        backend.advance_time(now_ms)
+        writes: dict[str, Callable[[], Any]] = {
+            "value": lambda: backend.value_state(value_of(ttl)).update(1),
+            "list": lambda: backend.list_state(list_of(ttl)).add("x"),
+            "map": lambda: backend.map_state(map_of(ttl)).put(1, 1),
+        }
+        for key in range(200):
+            backend.set_current_key(f"{now_ms} {key}")
+            writes[kind]()
+
+    first = backend_of()
+    write(first, 10 * MINUTE_MS)
+    restored = backend_of(files=[file_of(first)])
+    write(restored, 9 * MINUTE_MS)
+    restored.advance_time(10 * MINUTE_MS)
+    assert entries(restored) == 400
+    restored.tables()[kind].pay(MAX_PARALLELISM * ENTRIES_AT_ONCE)  # type: ignore[attr-defined]
+    assert entries(restored) == 200
 
 
 @pytest.mark.item("SS-14")

@@ -102,7 +102,11 @@ class _HeapTable(Table):
 
     @abstractmethod
     def _remove_expired(self, slot: int, last_ms: int) -> int:
-        """Remove the cells of a key group that were written at an instant or before; return the oldest that is left."""
+        """Remove the cells of a key group that were written at an instant or before.
+
+        Returns:
+            The time of the oldest that is left, or of those that come next.
+        """
 
 
 class _CellTable(_HeapTable):
@@ -152,7 +156,9 @@ class _CellTable(_HeapTable):
                 table = self._tables[slot]
             for row in expired:
                 del table[row]
-        return min((cell[0] for cell in table.values()), default=self.context.now_ms)
+        # A restored subtask may be told an earlier time than that of each cell, and stamps the next ones with it.
+        now_ms = self.context.now_ms
+        return min(now_ms, min((cell[0] for cell in table.values()), default=now_ms))
 
 
 class _Held(Generic[Content]):
