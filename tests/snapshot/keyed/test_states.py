@@ -26,6 +26,7 @@ from support.state.keyed import (
     list_of,
     map_of,
     mean_of,
+    states_of,
     value_of,
 )
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from support.state.keyed import States
 
 MINUTE_MS = 60_000
 MINUTE = Ttl(60)
@@ -208,13 +210,7 @@ def test_namespaces_part_the_values_of_one_key(backend: KeyedStateBackend) -> No
 @pytest.mark.item("KS-01", "KS-02")
 def test_without_a_key_or_with_another_subtask_s_there_is_no_state(backend: KeyedStateBackend) -> None:
     """Said before anything is shown or changed."""
-    states: list[Any] = [
-        backend.value_state(value_of()),
-        backend.list_state(list_of()),
-        backend.map_state(map_of()),
-        backend.reducing_state(largest_of()),
-        backend.aggregating_state(mean_of()),
-    ]
+    states: Any = states_of(backend)
     accesses = [
         states[0].value,
         lambda: states[0].update(1),
@@ -264,8 +260,7 @@ def test_a_key_of_another_subtask_is_refused() -> None:
 
 def test_many_keys_at_once(backend: KeyedStateBackend) -> None:
     """What a batch does is what its rows do one after the other; a key may come twice."""
-    value, rows, pairs = backend.value_state(value_of()), backend.list_state(list_of()), backend.map_state(map_of())
-    largest, mean = backend.reducing_state(largest_of()), backend.aggregating_state(mean_of())
+    value, rows, pairs, largest, mean = states_of(backend)
     keys = backend.key_batch(pa.array(["a", "b", "a"]))
     assert value.value_batch(keys) == [None] * 3
     value.update_batch(keys, [1, 2, 3])
@@ -402,21 +397,22 @@ def test_a_name_keeps_the_version_of_its_codec_and_its_namespaces(backend: Keyed
 # Values that expire.
 
 
+def written(backend: KeyedStateBackend, ttl: Ttl) -> States:
+    """A state of each kind, in which the current key has something from now on."""
+    states = states_of(backend, ttl)
+    backend.set_current_key("a")
+    states.value.update(1)
+    states.rows.add("x")
+    states.pairs.put(1, "one")
+    states.largest.add(9)
+    states.mean.add(9)
+    return states
+
+
 @pytest.mark.item("TT-02", "TT-03", "TT-06", "TT-08", "TT-09", "TT-10")
 def test_what_is_written_lives_so_long(backend: KeyedStateBackend) -> None:
     """Reading prolongs nothing; at the end of its time a value is absent, and reading it removes it."""
-    value, rows, pairs = (
-        backend.value_state(value_of(MINUTE)),
-        backend.list_state(list_of(MINUTE)),
-        backend.map_state(map_of(MINUTE)),
-    )
-    largest, mean = backend.reducing_state(largest_of(MINUTE)), backend.aggregating_state(mean_of(MINUTE))
-    backend.set_current_key("a")
-    value.update(1)
-    rows.add("x")
-    pairs.put(1, "one")
-    largest.add(9)
-    mean.add(9)
+    value, rows, pairs, largest, mean = written(backend, MINUTE)
     backend.advance_time(MINUTE_MS // 2)
     rows.add("y")
     pairs.put(2, "two")
@@ -436,18 +432,7 @@ def test_what_is_written_lives_so_long(backend: KeyedStateBackend) -> None:
 @pytest.mark.item("TT-04")
 def test_what_is_read_lives_anew(backend: KeyedStateBackend) -> None:
     """If reading counts. What has expired is not prolonged by it."""
-    value, rows, pairs = (
-        backend.value_state(value_of(READ)),
-        backend.list_state(list_of(READ)),
-        backend.map_state(map_of(READ)),
-    )
-    largest, mean = backend.reducing_state(largest_of(READ)), backend.aggregating_state(mean_of(READ))
-    backend.set_current_key("a")
-    value.update(1)
-    rows.add("x")
-    pairs.put(1, "one")
-    largest.add(9)
-    mean.add(9)
+    value, rows, pairs, largest, mean = written(backend, READ)
 
     def read() -> tuple[Any, ...]:
         return value.value(), rows.get(), pairs.entries(), largest.get(), mean.get()
@@ -464,18 +449,8 @@ def test_what_is_read_lives_anew(backend: KeyedStateBackend) -> None:
 @pytest.mark.item("TT-07")
 def test_what_has_expired_is_returned_once(backend: KeyedStateBackend) -> None:
     """If that is asked for: the read that finds it removes it."""
-    value, rows, pairs = (
-        backend.value_state(value_of(LENIENT)),
-        backend.list_state(list_of(LENIENT)),
-        backend.map_state(map_of(LENIENT)),
-    )
-    largest, mean = backend.reducing_state(largest_of(LENIENT)), backend.aggregating_state(mean_of(LENIENT))
-    backend.set_current_key("a")
-    value.update(1)
-    rows.add("x")
-    pairs.put_all({1: "one", 2: "two"})
-    largest.add(9)
-    mean.add(9)
+    value, rows, pairs, largest, mean = written(backend, LENIENT)
+    pairs.put(2, "two")
     backend.advance_time(MINUTE_MS)
     rows.add("y")
     assert (value.value(), rows.get(), pairs.get(1)) == (1, ("x", "y"), "one")
@@ -517,10 +492,7 @@ def test_the_present_never_goes_back(backend: KeyedStateBackend) -> None:
 @pytest.mark.item("TT-22")
 def test_clearing_removes_what_lives(backend: KeyedStateBackend) -> None:
     """And what has expired."""
-    value, rows = backend.value_state(value_of(MINUTE)), backend.list_state(list_of(MINUTE))
-    backend.set_current_key("a")
-    value.update(1)
-    rows.add("x")
+    value, rows, *_ = written(backend, MINUTE)
     backend.advance_time(MINUTE_MS)
     value.clear()
     rows.update([])
@@ -546,15 +518,7 @@ def test_how_long_values_live_may_change(backend: KeyedStateBackend) -> None:
 @pytest.mark.item("TT-18")
 def test_a_snapshot_leaves_out_what_has_expired(backend: KeyedStateBackend) -> None:
     """The live state keeps it until it is read or looked through."""
-    value, rows, pairs = (
-        backend.value_state(value_of(LENIENT)),
-        backend.list_state(list_of(LENIENT)),
-        backend.map_state(map_of(LENIENT)),
-    )
-    backend.set_current_key("a")
-    value.update(1)
-    rows.add("x")
-    pairs.put(1, "one")
+    value, rows, pairs, *_ = written(backend, LENIENT)
     backend.advance_time(MINUTE_MS)
     rows.add("y")
     pairs.put(2, "two")

@@ -21,7 +21,7 @@ from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.local.store import LocalStore
-from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, largest_of, list_of, map_of, mean_of, value_of
+from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, list_of, map_of, mean_of, states_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,12 +186,7 @@ def test_a_large_batch_is_as_its_rows(make: Any, rng: Any) -> None:
 def calls_of(backend: KeyedStateBackend) -> dict[str, Callable[[], Any]]:
     """Every way to read or change a backend, by name. Each of its five states expires, and pays with each access."""
     ttl = Ttl(60, cleanup_entries=ENTRIES_AT_ONCE)
-    value, rows, pairs = (
-        backend.value_state(value_of(ttl)),
-        backend.list_state(list_of(ttl)),
-        backend.map_state(map_of(ttl)),
-    )
-    largest, mean = backend.reducing_state(largest_of(ttl)), backend.aggregating_state(mean_of(ttl))
+    value, rows, pairs, largest, mean = states_of(backend, ttl)
     keys = backend.key_batch(pa.array(["a", "b"]))
     backend.set_current_key("a")
     return {

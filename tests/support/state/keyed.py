@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partfile.snapshot.keyed.codecs import Int64Codec, MsgpackCodec, TextCodec
 from partfile.snapshot.keyed.descriptors import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from partfile.snapshot.keyed.backend import KeyedStateBackend
     from partfile.snapshot.keyed.keyed_file import RestoredRows
+    from partfile.snapshot.keyed.states import AggregatingState, ListState, MapState, ReducingState, ValueState
     from partfile.snapshot.keyed.ttl import Ttl
 
 
@@ -62,6 +63,27 @@ def mean_of(ttl: Ttl | None = None, namespace: KeyCodec | None = None) -> Aggreg
 
     return AggregatingStateDescriptor(
         "mean", MsgpackCodec(), lambda: [0, 0], add, lambda held: held[0] / held[1], ttl=ttl, namespace=namespace
+    )
+
+
+class States(NamedTuple):
+    """A state of each kind."""
+
+    value: ValueState[int]
+    rows: ListState[str]
+    pairs: MapState[Any]
+    largest: ReducingState[int]
+    mean: AggregatingState[int, Any, float]
+
+
+def states_of(backend: KeyedStateBackend, ttl: Ttl | None = None, namespace: KeyCodec | None = None) -> States:
+    """The five states of a backend."""
+    return States(
+        backend.value_state(value_of(ttl, namespace)),
+        backend.list_state(list_of(ttl, namespace)),
+        backend.map_state(map_of(ttl, namespace)),
+        backend.reducing_state(largest_of(ttl, namespace)),
+        backend.aggregating_state(mean_of(ttl, namespace)),
     )
 
 
