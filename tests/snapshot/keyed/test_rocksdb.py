@@ -286,9 +286,11 @@ def test_a_state_whose_rows_are_refused_leaves_none() -> None:
     heap = backend_of()
     texts = heap.value_state(ValueStateDescriptor("value", PairCodec("text", str.encode, bytes.decode)))
     numbers = PairCodec("text", lambda value: b"%d" % value, int)
+    # Of the last key group, so that two thousand rows are written before it.
+    refused = max(range(3000), key=lambda key: group_of_hash(TEXT_KEYS.locate(f"key {key}")[1], MAX_PARALLELISM))
     for key in range(3000):
         heap.set_current_key(f"key {key}")
-        texts.update("no number" if key == 17 else f"{key}")
+        texts.update("no number" if key == refused else f"{key}")
     backend = backend_of(RocksDBBackend, files=[file_of(heap)])
     expected = bytes_of(backend)
     with pytest.raises(SnapshotCorrupt, match=r"state 'value', key group [0-9]+"):
