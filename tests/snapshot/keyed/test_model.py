@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyCodec, group_of_hash, length_head, subtask_of_group
+from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.ttl import Ttl
 from support.state.keyed import (
     BACKENDS,
@@ -35,12 +36,13 @@ MINUTE_MS = 60_000
 # The last gives out what has expired as long as it is there: only reads and restores remove it, as the model does.
 TTLS = (
     None,
-    Ttl(60, cleanup_entries=100),
-    Ttl(60, refresh="read", cleanup_entries=100, cleanup_on="key"),
+    Ttl(60, cleanup_entries=ENTRIES_AT_ONCE),
+    Ttl(60, refresh="read", cleanup_entries=ENTRIES_AT_ONCE, cleanup_on="key"),
     Ttl(60, returns_expired=True, cleanup_entries=0),
 )
 HOURS = KeyCodec("integer")
-KEYS = st.sampled_from([f"key {number}" for number in range(12)])
+ALL_KEYS = [f"key {number}" for number in range(6)]
+KEYS = st.sampled_from(ALL_KEYS)
 NUMBERS = st.integers(-3, 3)
 NAMES = ("value", "list", "map", "largest", "mean")
 Place = tuple[str, Any]
@@ -147,15 +149,27 @@ class KeyedStateMachine(RuleBasedStateMachine):
     makes: ClassVar[list[type[KeyedStateBackend]]] = [HeapBackend]
     most_subtasks = 8
 
-    @initialize(ttl=st.sampled_from(TTLS), is_namespaced=st.booleans(), parallelism=st.integers(1, 8))
-    def begin(self, ttl: Ttl | None, is_namespaced: bool, parallelism: int) -> None:
-        """Without any state."""
+    @initialize(
+        ttl=st.sampled_from(TTLS),
+        is_namespaced=st.booleans(),
+        parallelism=st.integers(1, 8),
+        begins_ms=st.none() | st.just(2 * MINUTE_MS),
+    )
+    def begin(self, ttl: Ttl | None, is_namespaced: bool, parallelism: int, begins_ms: int | None) -> None:
+        """Without any state, or with something of each key."""
         self.model = Model(ttl)
         self.namespace = HOURS if is_namespaced else None
         self.open: list[tuple[KeyedSnapshotResources, bytes]] = []
         parallelism = min(parallelism, self.most_subtasks)
         self.backends = [backend_of(self.makes[-1], subtask, parallelism) for subtask in range(parallelism)]
         self.states: list[dict[str, Any]] = [self.registered(backend) for backend in self.backends]
+        if begins_ms is not None:
+            self.pass_time(begins_ms)
+            for key in ALL_KEYS:
+                self.update_value(key, 0, 1)
+                self.change_list(key, 0, ["a"], replaces=False)
+                self.change_map(key, 0, 0, 1)
+                self.add(key, 0, 1)
 
     def registered(self, backend: KeyedStateBackend) -> dict[str, Any]:
         """The states of one subtask, by name."""
@@ -233,6 +247,18 @@ class KeyedStateMachine(RuleBasedStateMachine):
         total, count = self.model.live("mean", place) or (0, 0)
         self.model.cells["mean"][place] = (self.model.now_ms, (total + number, count + 1))
 
+    @rule(number=NUMBERS)
+    def add_to_all(self, number: int) -> None:
+        """What is there already gets one more, as from a stream of the same keys."""
+        for key, namespace in list(self.model.cells["list"]):
+            self.change_list(key, namespace, ["d"], replaces=False)
+        for key, namespace in list(self.model.cells["map"]):
+            self.change_map(key, namespace, 1, number)
+        for key, namespace in list(self.model.cells["value"]):
+            self.update_value(key, namespace, number)
+        for key, namespace in list(self.model.cells["largest"]):
+            self.add(key, namespace, number)
+
     @rule(name=st.sampled_from(NAMES), key=KEYS, namespace=st.integers(0, 1))
     def clear(self, name: str, key: str, namespace: int) -> None:
         """Remove what a key has."""
@@ -262,6 +288,10 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def pass_time(self, passed_ms: int) -> None:
         """For all subtasks."""
         self.model.now_ms += passed_ms
+        self.tell_time()
+
+    def tell_time(self) -> None:
+        """Tell each subtask what the model's time is."""
         for backend in self.backends:
             backend.advance_time(self.model.now_ms)
 
@@ -280,9 +310,29 @@ class KeyedStateMachine(RuleBasedStateMachine):
             assert encode_keyed_state(taken) == expected
             taken.release()
 
-    @rule(parallelism=st.integers(1, 8), which=st.integers(0, 1), is_carried=st.booleans())
-    def restore(self, parallelism: int, which: int, is_carried: bool) -> None:
-        """Go on from a snapshot with another number of subtasks, or on another backend."""
+    @rule(
+        parallelism=st.integers(1, 8),
+        which=st.integers(0, 1),
+        is_carried=st.booleans(),
+        later_ms=st.sampled_from([None, -MINUTE_MS // 2, -1, 0, MINUTE_MS]),
+        is_told_first=st.booleans(),
+        goes_on_ms=st.sampled_from([None, MINUTE_MS // 2, MINUTE_MS]),
+    )
+    def restore(
+        self,
+        *,
+        parallelism: int,
+        which: int,
+        is_carried: bool,
+        later_ms: int | None,
+        is_told_first: bool,
+        goes_on_ms: int | None,
+    ) -> None:
+        """Go on from a snapshot with another number of subtasks, or on another backend.
+
+        It is told a later time, an earlier one, or none, before its states are registered or afterwards. The time is
+        not in the snapshot: by a clock that was set back, values are of the future. The input may go on at once.
+        """
         parallelism, make = min(parallelism, self.most_subtasks), self.makes[which % len(self.makes)]
         files = [KeyedFile(bytes_of(backend), f"subtask {at}") for at, backend in enumerate(self.backends)]
         if is_carried:
@@ -292,11 +342,17 @@ class KeyedStateMachine(RuleBasedStateMachine):
             for backend in carried:
                 backend.close()
         self.model.forget_expired()
+        self.model.now_ms = 0 if later_ms is None else max(0, self.model.now_ms + later_ms)
         self.teardown()
         self.backends = [backend_of(make, subtask, parallelism, files) for subtask in range(parallelism)]
+        if later_ms is not None and is_told_first:
+            self.tell_time()
         self.states = [self.registered(backend) for backend in self.backends]
-        for backend in self.backends:
-            backend.advance_time(self.model.now_ms)
+        if later_ms is not None and not is_told_first:
+            self.tell_time()
+        if goes_on_ms is not None:
+            self.add_to_all(1)
+            self.pass_time(goes_on_ms)
 
     def teardown(self) -> None:
         """Release every view, and close every backend."""
