@@ -632,7 +632,7 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_that_can_be_restored(tmp_path: P
             job.backend.close()
 
 
-@pytest.mark.item("RI-04")
+@pytest.mark.item("RI-04", "SB-07")
 def test_after_changing_one_row_in_a_hundred_little_is_written(tmp_path: Path) -> None:
     """At most a tenth of all."""
     backend = backend_of(RocksDBBackend)

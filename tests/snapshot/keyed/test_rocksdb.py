@@ -171,7 +171,7 @@ def test_a_view_that_cannot_be_taken_is_not_waited_for(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.item("SS-04")
+@pytest.mark.item("SS-04", "SS-24")
 def test_a_database_is_closed_after_the_last_view(tmp_path: Path) -> None:
     """Views are written though the backend is closed, and its directory goes with the last one."""
     backend = opened(RocksDBOptions(directory=str(tmp_path)))
@@ -260,6 +260,7 @@ print(state.value(), len(os.listdir({str(tmp_path)!r})))
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.item("SS-27")
 def test_rows_that_cannot_be_read_are_no_end_of_the_rows(tmp_path: Path) -> None:
     """A damaged file of the database fails the snapshot, which would be short of rows otherwise."""
     backend = opened(RocksDBOptions(directory=str(tmp_path), compression="none", write_buffer_bytes=64 << 10))

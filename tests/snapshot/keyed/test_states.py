@@ -515,7 +515,7 @@ def test_how_long_values_live_may_change(backend: KeyedStateBackend) -> None:
         assert state.value() == left
 
 
-@pytest.mark.item("TT-18")
+@pytest.mark.item("SS-28", "TT-18")
 def test_a_snapshot_leaves_out_what_has_expired(backend: KeyedStateBackend) -> None:
     """The live state keeps it until it is read or looked through."""
     value, rows, pairs, *_ = written(backend, LENIENT)

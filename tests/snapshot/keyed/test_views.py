@@ -38,7 +38,7 @@ def make(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.mark.item("SS-03", "SS-15")
+@pytest.mark.item("SB-04", "SS-03", "SS-15", "SS-26")
 def test_what_comes_after_the_synchronous_part_is_not_in_the_snapshot(make: Any) -> None:
     """Of values, lists, maps, accumulators; whatever was added, changed or removed."""
     backend, change = filled(make=make)
