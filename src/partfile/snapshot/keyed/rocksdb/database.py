@@ -218,8 +218,6 @@ def engine_options(options: RocksDBOptions, memory: RocksDBMemory) -> rocksdict.
     made.set_max_background_jobs(chosen.background_jobs)
     made.set_target_file_size_base(chosen.target_file_bytes)
     made.set_compression_type(_COMPRESSIONS[chosen.compression]())
-    if chosen.profile != "default":
-        made.set_level_compaction_dynamic_level_bytes(True)
     if chosen.profile == "spinning-disk-high-memory":
         made.set_max_bytes_for_level_base(1 << 30)
         made.set_min_write_buffer_number_to_merge(3)
