@@ -19,7 +19,7 @@ from partfile.sink.states import OpenPart, SubtaskSnapshot
 from partfile.snapshot.documents import InlineHandle
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore, redistribute, write_operator_state
 from partfile.snapshot.state_file import ModelCodec, decode_states
-from partfile.snapshot.strategy import OperatorStateStrategy
+from partfile.snapshot.strategy import OperatorStateStrategy, SnapshotOptions
 from partfile.snapshot.streams import MemoryStreamFactory
 from partfile.stores.paths import new_token
 
@@ -117,7 +117,7 @@ def _copy(work: Path) -> Pair:
     with _runtime(work) as runtime:
         streams = runtime.storage.stream_factory(1)
         return _in_turns(
-            lambda: lambda: strategy.sync_prepare_resources(1),
+            lambda: lambda: strategy.sync_prepare_resources(SnapshotOptions()),
             lambda: lambda: write_operator_state(states, streams),
         )
 

@@ -51,9 +51,9 @@ class Releases:
         self._before = before
         self.releases = 0
 
-    def sync_prepare_resources(self, checkpoint_id: int) -> Any:
+    def sync_prepare_resources(self, options: SnapshotOptions) -> Any:
         """Take its view, whose release is counted."""
-        resources = self._strategy.sync_prepare_resources(checkpoint_id)
+        resources = self._strategy.sync_prepare_resources(options)
         release = resources.release
 
         def counted() -> None:
@@ -247,6 +247,25 @@ def test_a_snapshot_that_is_cancelled_before_it_is_written(tmp_path: Path) -> No
             assert counted.releases == 1
             assert subject.files() == []
             subject.close()
+
+
+@pytest.mark.item("SS-06")
+def test_a_pool_that_gives_up_its_queue_releases_the_view(tmp_path: Path) -> None:
+    """Its owner shuts it down without a word to the snapshot."""
+    for kind in KINDS:
+        pool = ThreadPoolExecutor(1)
+        subject = Subject(kind, tmp_path / kind, pool)
+        go_on = threading.Event()
+        pool.submit(go_on.wait, WAIT_S)
+        counted = Releases(subject.strategy)
+        running = subject.start(counted)
+        pool.shutdown(wait=False, cancel_futures=True)
+        go_on.set()
+        with pytest.raises(SnapshotCancelled):
+            running.result(WAIT_S)
+        assert counted.releases == 1
+        assert subject.files() == []
+        subject.close()
 
 
 @pytest.mark.item("SS-06")

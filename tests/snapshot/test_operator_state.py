@@ -70,7 +70,9 @@ class Point(Persisted):
 
 def snapshotted(states: OperatorStateStore) -> States:
     """What a snapshot of ``states`` gives back."""
-    return decode_states(encode_resources(OperatorStateStrategy(states).sync_prepare_resources(1)), "state")
+    return decode_states(
+        encode_resources(OperatorStateStrategy(states).sync_prepare_resources(SnapshotOptions())), "state"
+    )
 
 
 def restored(states: OperatorStateStore) -> OperatorStateStore:
@@ -224,7 +226,7 @@ def test_later_changes_are_not_in_the_snapshot() -> None:
     inner: list[JsonValue] = [1]
     items.add(inner)
     rules.put("r", {"deep": inner})
-    taken = OperatorStateStrategy(states).sync_prepare_resources(1)
+    taken = OperatorStateStrategy(states).sync_prepare_resources(SnapshotOptions())
     inner.append(2)
     items.add(3)
     rules.put("s", 4)
@@ -241,7 +243,7 @@ def test_nothing_is_written_before_the_supplier_is_called(tmp_path: Path) -> Non
     with LocalStore(str(tmp_path)) as store:
         storage = CheckpointStorage(store, "job")
         strategy = OperatorStateStrategy(states)
-        taken = strategy.sync_prepare_resources(7)
+        taken = strategy.sync_prepare_resources(SnapshotOptions())
         write = strategy.async_snapshot(taken, 7, 0, storage.stream_factory(7), SnapshotOptions())
         assert store.list_names("job") == []
         handle = write(CloseableRegistry()).primary
@@ -262,7 +264,9 @@ def test_a_failed_write_closes_its_stream(monkeypatch: pytest.MonkeyPatch) -> No
     stream = streams.create(Scope.EXCLUSIVE)
     monkeypatch.setattr(streams, "create", lambda _scope: stream)
     strategy = OperatorStateStrategy(states)
-    write = strategy.async_snapshot(strategy.sync_prepare_resources(1), 1, 0, streams, SnapshotOptions())
+    write = strategy.async_snapshot(
+        strategy.sync_prepare_resources(SnapshotOptions()), 1, 0, streams, SnapshotOptions()
+    )
     with pytest.raises(StateTooLarge):
         write(CloseableRegistry())
     with pytest.raises(SnapshotCancelled):
@@ -277,7 +281,7 @@ def test_an_operator_without_state_has_no_handle(tmp_path: Path) -> None:
         assert write_operator_state(OperatorStateStore(), storage.stream_factory(1)) is None
         assert storage.read_state(None) == {}
         strategy = OperatorStateStrategy(OperatorStateStore())
-        taken = strategy.sync_prepare_resources(1)
+        taken = strategy.sync_prepare_resources(SnapshotOptions())
         write = strategy.async_snapshot(taken, 1, 0, storage.stream_factory(1), SnapshotOptions())
         assert write(CloseableRegistry()) is EMPTY
 

@@ -70,9 +70,9 @@ class Strategy:
         self.calls: list[tuple[object, ...]] = []
         self.thread = 0
 
-    def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
+    def sync_prepare_resources(self, options: SnapshotOptions) -> Resources:
         """Take the counter."""
-        self.calls.append(("sync", checkpoint_id, threading.get_ident()))
+        self.calls.append(("sync", options.kind, threading.get_ident()))
         return self.resources
 
     def async_snapshot(
@@ -133,7 +133,7 @@ def test_a_backend_calls_two_methods(store: Store) -> None:
     strategy = Strategy()
     run(strategy, store, kind="savepoint")
     assert strategy.calls == [
-        ("sync", 3, threading.get_ident()),
+        ("sync", "savepoint", threading.get_ident()),
         ("async", strategy.resources, 3, 99, "savepoint"),
     ]
     assert SnapshotOptions("savepoint").is_savepoint
@@ -265,7 +265,7 @@ def test_one_writer_writes_the_resources_of_any_backend() -> None:
     states = OperatorStateStore()
     items = ListStateDescriptor("items", JsonCodec())
     states.list_state(items).update([1, "x"])
-    live = OperatorStateStrategy(states).sync_prepare_resources(1)
+    live = OperatorStateStrategy(states).sync_prepare_resources(SnapshotOptions())
     stored = Backend((items.info("split"),), [(0, b"1"), (0, b'"x"')])
     assert encode_resources(live) == encode_resources(stored)
 

@@ -155,8 +155,12 @@ class SnapshotOptions:
 class SnapshotStrategy(Protocol[Resources]):
     """The two parts of a snapshot of one backend. Source: Flink's ``SnapshotStrategy``, as of 1.20."""
 
-    def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
-        """Take a view of the state, in the thread that changes it and in bounded time."""
+    def sync_prepare_resources(self, options: SnapshotOptions) -> Resources:
+        """Take a view of the state, in the thread that changes it and in bounded time.
+
+        Args:
+            options: What the snapshot is for.
+        """
 
     def async_snapshot(
         self,
@@ -210,6 +214,8 @@ class RunningSnapshot:
         """Begin to write: in the caller's thread, or on ``executor``."""
         if executor is not None:
             self._future = executor.submit(self.run)
+            # Its owner may shut the executor down, which then takes the snapshot from its queue.
+            self._future.add_done_callback(lambda future: self.release() if future.cancelled() else None)
             return
         self._future = Future()
         try:
@@ -241,8 +247,8 @@ class RunningSnapshot:
             if self._is_done:
                 return False
             self._registry.close()
-        if self._future is not None and self._future.cancel():
-            self.release()
+        if self._future is not None:
+            self._future.cancel()
         return True
 
     def release(self) -> None:
@@ -272,7 +278,7 @@ class StrategyRunner(Generic[Resources]):
 
         An error of the asynchronous part is raised by the result; one of the synchronous part is raised here.
         """
-        resources = self._strategy.sync_prepare_resources(checkpoint_id)
+        resources = self._strategy.sync_prepare_resources(options)
         try:
             supplier = self._strategy.async_snapshot(resources, checkpoint_id, timestamp_ms, streams, options)
         except BaseException:
@@ -462,7 +468,7 @@ class OperatorStateStrategy:
     def __init__(self, states: OperatorStateStore) -> None:
         self._states = states
 
-    def sync_prepare_resources(self, checkpoint_id: int) -> CopiedStates:  # noqa: ARG002 - of the protocol.
+    def sync_prepare_resources(self, options: SnapshotOptions) -> CopiedStates:  # noqa: ARG002 - of the protocol.
         """Copy every state with its own codec; elements that cannot change are not copied but shared."""
         return CopiedStates(self._states)
 

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from partfile.errors import ConfigError, NotApplied, PartfileError, SnapshotCancelled, SnapshotCorrupt, StoreError
-from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.documents import FileHandle, encode_document
 from partfile.snapshot.keyed.codecs import BytesCodec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
+from partfile.snapshot.keyed.keys import group_range
+from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
 from partfile.snapshot.keyed.shared_files import SharedFiles, decode_incremental, is_incremental
-from partfile.snapshot.keyed.strategy import KeyedStateStrategy, read_keyed_files
+from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSettings, FileStreamSettings
 from partfile.snapshot.strategy import CloseableRegistry, RunningSnapshot, SnapshotOptions, StrategyRunner
@@ -29,6 +32,8 @@ from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, i
 from support.files.disks import small_disk
 from support.state.keyed import (
     BACKENDS,
+    MAX_PARALLELISM,
+    TEXT_KEYS,
     backend_of,
     bytes_of,
     file_of,
@@ -42,6 +47,8 @@ from support.state.keyed import (
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
+
+    import rocksdict
 
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.backend import KeyedStateBackend
@@ -314,7 +321,7 @@ def test_the_links_go_with_the_snapshot(job: Job) -> None:
     def links() -> list[str]:
         return [path.name for path in directory.glob(f"{name}-*")]
 
-    view = job.strategy.sync_prepare_resources(1)
+    view: Any = job.strategy.sync_prepare_resources(SnapshotOptions())
     expected = bytes_of(job.backend)
     (linked,) = links()
     sorted_file = next((directory / linked).glob("*.sst"))
@@ -362,7 +369,7 @@ def test_states_that_are_not_registered_are_carried_on(tmp_path: Path, job: Job)
 
 @pytest.mark.item("TT-19")
 def test_what_has_expired_stays_expired(tmp_path: Path) -> None:
-    """Files may hold such values. Lists with gaps are numbered anew."""
+    """Files hold such values; a restored subtask may be told an earlier time. Lists with gaps are numbered anew."""
     ttl = Ttl("10 minutes")
     backend = backend_of(RocksDBBackend)
     job = Job(tmp_path, backend)
@@ -380,16 +387,17 @@ def test_what_has_expired_stays_expired(tmp_path: Path) -> None:
     handles = job.snapshot(1), job.snapshot(2, kind="savepoint")
     backend.close()
     for make in BACKENDS:
-        for minute in (11, 16, 30):
-            found = [state_at(job, handle, make, minute, ttl) for handle in handles]
-            assert found[0] == found[1], minute
+        for told in (None, 5, 11, 16, 30):
+            found = [state_at(job, handle, make, told, ttl) for handle in handles]
+            assert found[0] == found[1], told
 
 
-def state_at(job: Job, handle: StateHandle, make: Any, minute: int, ttl: Ttl) -> list[Any]:
-    """What a backend shows at a time that was restored from a snapshot, and its canonical file."""
+def state_at(job: Job, handle: StateHandle, make: Any, minute: int | None, ttl: Ttl) -> list[Any]:
+    """What a backend shows that was restored and told a time, or none, and its canonical file."""
     with read_keyed_files(job.storage, [handle]) as (found,):
         backend = backend_of(make, files=[found.file])
-    backend.advance_time(minute * MINUTE_MS)
+    if minute is not None:
+        backend.advance_time(minute * MINUTE_MS)
     value, rows = backend.value_state(value_of(ttl)), backend.list_state(list_of(ttl))
     seen: list[Any] = []
     for key in ("a", "b", "gone"):
@@ -445,6 +453,63 @@ def test_four_files_are_written_and_read_at_once(job: Job, monkeypatch: pytest.M
         assert bytes_of(backend_of(HeapBackend, files=[found.file])) == bytes_of(job.backend)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"last_group": 16}, "key groups"),
+        ({"first_group": 3, "last_group": 2}, "key groups"),
+        ({"states": "twice"}, "states are not those"),
+        ({"expired_ms": {"value": 5}}, "of which states values expire"),
+        ({"files": "twice"}, "names a file twice"),
+    ],
+)
+def test_a_document_that_contradicts_itself_is_damage(job: Job, change: dict[str, Any], problem: str) -> None:
+    """Its checksum is right: another program wrote it."""
+    document = decode_incremental(job.storage.read_bytes(job.snapshot(1)), "a document")
+    changed = {name: getattr(document, name) * 2 if value == "twice" else value for name, value in change.items()}
+    data = encode_document("incremental-keyed-state", document.model_copy(update=changed))
+    with pytest.raises(SnapshotCorrupt, match=problem):
+        decode_incremental(data, "a document")
+
+
+def test_files_of_other_options_of_the_engine_are_read(tmp_path: Path) -> None:
+    """More levels than by default, and values in files of their own."""
+
+    def customize(options: rocksdict.Options) -> None:
+        options.set_num_levels(9)
+        options.set_enable_blob_files(True)
+        options.set_min_blob_size(0)
+
+    groups = group_range(0, 1, MAX_PARALLELISM)
+    options = RocksDBOptions(directory=str(tmp_path / "scratch"), customize=customize)
+    job = Job(tmp_path, RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, options=options))
+    state = job.backend.value_state(value_of())
+    for key in range(1000):
+        job.backend.set_current_key(f"{key}")
+        state.update(key)
+    job.backend.database.column("value").flush()
+    engine = job.backend.database._opened.engine
+    assert engine is not None
+    engine.get_column_family("state-value").compact_range(None, None)
+    handle, expected = job.snapshot(1), bytes_of(job.backend)
+    job.backend.close()
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+
+
+def test_rows_that_are_in_files_take_no_memory_while_they_are_written(job: Job) -> None:
+    """Nor does a view hold the database open: its links are its own."""
+    view: Any = job.strategy.sync_prepare_resources(SnapshotOptions())
+    assert job.backend.context.frozen == 0
+    expected = bytes_of(job.backend)
+    job.backend.close()
+    supplier = job.strategy.async_snapshot(view, 1, 0, job.storage.stream_factory(1), SnapshotOptions())
+    handle = supplier(CloseableRegistry()).primary
+    assert handle is not None
+    view.release()
+    job.check(handle, expected)
+
+
 def test_an_empty_backend_writes_nothing(tmp_path: Path) -> None:
     """No state is registered."""
     backend = backend_of(RocksDBBackend)
@@ -497,22 +562,27 @@ class CancelledAt:
 
 @pytest.mark.item("SS-06", "SS-07")
 def test_a_snapshot_that_is_cancelled_leaves_nothing(job: Job) -> None:
-    """With each of its files in turn, also the last one."""
-    job.snapshot(1)
-    files = len(job.files())
-    job.storage.store.delete_directory("job/chk-1")
-    job.storage.store.delete_directory("job/shared")
-    for at in range(1, files + 1):
+    """With each of its files in turn, also the last one, which is the document."""
+    at, is_cancelled = 0, True
+    while is_cancelled:
+        at += 1
         registry = CloseableRegistry()
         streams: Any = CancelledAt(job.storage.stream_factory(1), at, registry.close)
         strategy = IncrementalStrategy(job.backend)
-        view = strategy.sync_prepare_resources(1)
+        view: Any = strategy.sync_prepare_resources(SnapshotOptions())
         supplier = strategy.async_snapshot(view, 1, 0, streams, SnapshotOptions())
         running = RunningSnapshot(supplier, view, streams)
         running._registry = registry
-        with pytest.raises(SnapshotCancelled):
-            running.run()
-        assert job.files() == set(), at
+        try:
+            result = running.run()
+        except SnapshotCancelled:
+            assert job.files() == set(), at
+        else:
+            is_cancelled = False
+            handle = result.primary
+    assert handle is not None
+    # As many as were kept by the one that was not cancelled: the files, and the document.
+    assert at - 1 == len(decode_incremental(job.storage.read_bytes(handle), "a document").files) + 1
 
 
 @pytest.mark.item("RI-13")
@@ -555,7 +625,7 @@ def test_a_full_disk_of_this_machine_refuses_the_restore(job: Job, tmp_path: Pat
 
 def test_a_link_that_is_gone_fails_the_snapshot(job: Job) -> None:
     """Nothing of it is left in the storage."""
-    view = job.strategy.sync_prepare_resources(1)
+    view: Any = job.strategy.sync_prepare_resources(SnapshotOptions())
     supplier = job.strategy.async_snapshot(view, 1, 0, job.storage.stream_factory(1), SnapshotOptions())
     # A directory in the place of a file, and the last name of all.
     Path(view.directory, "zzz.sst").mkdir()

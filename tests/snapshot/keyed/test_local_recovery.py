@@ -10,7 +10,8 @@ import pytest
 from partfile.errors import NotApplied, SnapshotCorrupt
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.strategy import KeyedStateStrategy, read_keyed_files
+from partfile.snapshot.keyed.restore import read_keyed_files
+from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from partfile.snapshot.keyed.strategy import RestoredFile
+    from partfile.snapshot.keyed.restore import RestoredFile
     from partfile.snapshot.strategy import SnapshotResult
     from partfile.testing.faults import When
 

@@ -165,7 +165,7 @@ class Table(ABC):
         if row[end:] != place.to_bytes(PLACE_BYTES, "big"):
             raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: the places of a list have a gap")
 
-    def _live_after(self, now_ms: int) -> int | None:
+    def live_after(self, now_ms: int) -> int | None:
         """The last instant of which a cell has expired; None if cells do not expire."""
         return None if self.ttl is None else now_ms - self.ttl.duration_ms
 
@@ -228,8 +228,14 @@ class KeyedView(KeyedSnapshotResources):
         """The states that were restored and are not registered."""
         return tuple(info for info in self.infos if info.name in self._carried)
 
+    @property
+    def expired_ms(self) -> dict[str, int]:
+        """Of states that expire, the last instant of which a value has expired, by name."""
+        found = {name: table.live_after(self._now_ms) for name, table in self._tables.items()}
+        return {name: time_ms for name, time_ms in found.items() if time_ms is not None}
+
     def carried_rows(self, name: str, group: int) -> Pairs:
-        """The rows of one of them in a key group."""
+        """The rows of one of them in a key group, also when the view was released."""
         return self._carried[name].get(group, ([], []))
 
     def release(self) -> None:

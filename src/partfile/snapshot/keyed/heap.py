@@ -142,7 +142,7 @@ class _CellTable(_HeapTable):
     def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """The rows in order and their values."""
         table = frozen[slot]
-        last_ms = self._live_after(now_ms)
+        last_ms = self.live_after(now_ms)
         rows = sorted(table) if last_ms is None else sorted(row for row, cell in table.items() if cell[0] > last_ms)
         encode = self._codec.encode
         return rows, [encode(table[row]) for row in rows]
@@ -247,7 +247,7 @@ class _ListTable(_ContentTable[list[Any]]):
     def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """A row for each element, numbered from 0, and the elements."""
         table = frozen[slot]
-        last_ms = self._live_after(now_ms)
+        last_ms = self.live_after(now_ms)
         rows: list[bytes] = []
         values: list[bytes] = []
         for row in sorted(table):
@@ -300,7 +300,7 @@ class _MapTable(_ContentTable[dict[bytes, Any]]):
     def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
         """A row for each entry, and the values."""
         table = frozen[slot]
-        last_ms = self._live_after(now_ms)
+        last_ms = self.live_after(now_ms)
         rows: list[bytes] = []
         values: list[bytes] = []
         for row in sorted(table):

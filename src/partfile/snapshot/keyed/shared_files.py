@@ -45,6 +45,8 @@ class IncrementalDocument(Persisted):
     last_group: Annotated[int, Field(ge=0, lt=MAX_PARALLELISM)]
     states: Annotated[tuple[StateMetaInfo, ...], Field(max_length=MAX_STATES)]
     """Of the column families. Each has the rows of one state."""
+    expired_ms: dict[str, int]
+    """Of states that expire, by name: values of this time or before had expired, and are not of the snapshot."""
     files: tuple[NativeFile, ...]
     carried: StateHandle | None
     """The canonical file of the states that were restored and are not registered; None if there are none."""
@@ -55,6 +57,8 @@ class IncrementalDocument(Persisted):
             raise ValueError("its key groups are not those of one subtask")
         if len({info.name for info in self.states}) < len(self.states) or not all(map(is_keyed_state, self.states)):
             raise ValueError("its states are not those of one subtask")
+        if self.expired_ms.keys() != {info.name for info in self.states if info.options["expires"] == "yes"}:
+            raise ValueError("it does not say of which states values expire")
         if len({file.name for file in self.files}) < len(self.files):
             raise ValueError("it names a file twice")
         return self
@@ -103,6 +107,8 @@ class SharedFiles:
 
         Raises:
             SnapshotCorrupt: A document is missing or damaged.
+            SnapshotVersionError: It was written in another format version.
+            StoreError: It cannot be read.
         """
         for handle in handles:
             data = self._storage.read_bytes(handle)

@@ -1,33 +1,19 @@
-"""The snapshot of keyed state: a view at the synchronous part, its canonical file at the asynchronous one.
-
-A restore reads the files back, from copies on this machine where it has them.
-"""
+"""The snapshot of keyed state: a view at the synchronous part, its canonical file at the asynchronous one."""
 
 from __future__ import annotations
 
-import logging
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
-from partfile.errors import SnapshotError
-from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
-from partfile.snapshot.keyed.shared_files import decode_incremental, is_incremental
+from partfile.snapshot.keyed.keyed_file import encode_keyed_state
 from partfile.snapshot.strategy import EMPTY, open_result_stream, writing
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.backend import KeyedStateBackend
-    from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources, RestoredRows
+    from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
     from partfile.snapshot.local_state import LocalStateStore
-    from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.strategy import SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
-
-
-logger = logging.getLogger("partfile")
 
 
 class KeyedStateStrategy:
@@ -44,7 +30,7 @@ class KeyedStateStrategy:
         self._backend = backend
         self._local = local
 
-    def sync_prepare_resources(self, checkpoint_id: int) -> KeyedSnapshotResources:  # noqa: ARG002 - of the protocol.
+    def sync_prepare_resources(self, options: SnapshotOptions) -> KeyedSnapshotResources:  # noqa: ARG002 - of the protocol.
         """Take a view of all rows; nothing is copied or encoded."""
         return self._backend.freeze()
 
@@ -57,73 +43,28 @@ class KeyedStateStrategy:
         options: SnapshotOptions,
     ) -> Supplier:
         """Return what encodes the view and writes it to one stream of exclusive scope."""
-        if not resources.infos:
-            return lambda _registry: EMPTY
-        return writing(
-            lambda: encode_keyed_state(resources),
-            lambda: open_result_stream(streams, Scope.EXCLUSIVE, checkpoint_id, options, self._local),
-        )
+        return writing_keyed_state(resources, checkpoint_id, streams, options, self._local)
 
 
-class RestoredFile(NamedTuple):
-    """The keyed state of one old subtask, and from where it was read."""
-
-    file: RestoredRows
-    source: Literal["local", "primary"]
-    """local: a copy on this machine. primary: the checkpoint's storage, or its metadata."""
-
-
-@contextmanager
-def read_keyed_files(
-    storage: CheckpointStorage,
-    handles: Iterable[StateHandle],
+def writing_keyed_state(
+    resources: KeyedSnapshotResources,
+    checkpoint_id: int,
+    streams: CheckpointStreamFactory,
+    options: SnapshotOptions,
     local: LocalStateStore | None = None,
-    directory: str | None = None,
-) -> Iterator[list[RestoredFile]]:
-    """Read what snapshots of keyed state have written, of any backend, each from its copy if that is whole.
-
-    Make the backends within the block: at its end the files of RocksDB are closed and removed.
+) -> Supplier:
+    """What writes a view as the canonical file, to one stream of exclusive scope.
 
     Args:
-        storage: Of the checkpoint.
-        handles: What the checkpoint names.
-        local: The copies on this machine; None has none.
-        directory: Where files of RocksDB are read to, on a disk of this machine; None is that for temporary files.
-
-    Raises:
-        SnapshotCorrupt: A file is missing or damaged, and there is no copy of it.
-        SnapshotVersionError: It was written in another format version.
-        StoreError: It cannot be read.
-        ConfigError: It is of RocksDB, whose package is not installed.
+        resources: The view.
+        checkpoint_id: The checkpoint.
+        streams: Opens the stream.
+        options: What the snapshot is for.
+        local: Where copies on this machine go; None keeps none.
     """
-    with ExitStack() as opened:
-        yield [_read_keyed_file(storage, handle, local, directory, opened) for handle in handles]
-
-
-def _read_keyed_file(
-    storage: CheckpointStorage,
-    handle: StateHandle,
-    local: LocalStateStore | None,
-    directory: str | None,
-    opened: ExitStack,
-) -> RestoredFile:
-    shown = storage.shown(handle)
-    copy = None if local is None else local.read(handle)
-    if copy is not None:
-        try:
-            restored = RestoredFile(KeyedFile(copy, f"the local copy of {shown}"), "local")
-        except SnapshotError as error:
-            logger.warning("the local copy of state file %s is not used: %s", shown, error)
-        else:
-            logger.info("keyed state is restored from the local copy of %s", shown)
-            return restored
-    data = storage.read_bytes(handle)
-    logger.info("keyed state is restored from %s", shown)
-    if not is_incremental(data):
-        return RestoredFile(KeyedFile(data, shown), "primary")
-    # Here, because the engine's package may be absent.
-    from partfile.snapshot.keyed.rocksdb.incremental import IncrementalFiles  # noqa: PLC0415
-
-    files = IncrementalFiles(decode_incremental(data, shown), storage, shown, directory)
-    opened.callback(files.close)
-    return RestoredFile(files, "primary")
+    if not resources.infos:
+        return lambda _registry: EMPTY
+    return writing(
+        lambda: encode_keyed_state(resources),
+        lambda: open_result_stream(streams, Scope.EXCLUSIVE, checkpoint_id, options, local),
+    )

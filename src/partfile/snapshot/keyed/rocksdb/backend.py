@@ -130,7 +130,7 @@ class _RocksTable(Table):
         return data
 
     def _live(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        head, last_ms = self._heads[slot], self._live_after(now_ms)
+        head, last_ms = self._heads[slot], self.live_after(now_ms)
         found = rows_between(frozen, head, after(head))
         if last_ms is None:
             return found
@@ -145,6 +145,12 @@ class _RocksTable(Table):
 
     def _all_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._column.between(key, after(key))
+
+
+def time_of(data: bytes) -> int:
+    """The time of the last write of a value that expires."""
+    (time_ms,) = _TIME.unpack_from(data)
+    return time_ms  # type: ignore[no-any-return]
 
 
 def _timed(data: bytes) -> Cell:

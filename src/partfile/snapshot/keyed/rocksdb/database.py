@@ -1,7 +1,7 @@
 """The RocksDB database of one subtask: its options, its memory, and the end of its life.
 
 This is the only module that knows the calls of the package ``rocksdict``. The database is scratch: nothing in it
-outlives its process, so it has no write-ahead log and no fsync. A checkpoint is what lasts.
+outlives its process, so it has no write-ahead log. A checkpoint is what lasts.
 
 Source: Flink's ``RocksDBResourceContainer`` and ``RocksDBMemoryControllerUtils``, as of 1.20.
 """
@@ -49,6 +49,7 @@ ANOTHER_DISK = "Restore on another disk, which has room: RocksDBOptions(director
 _MOST_BYTES = 1 << 44
 _LEAST_RATIO = 0.1
 _ARENAS = 16
+_MOST_LEVELS = 64
 _MAX_ARENA_BYTES = _MIB
 Profile = Literal["default", "spinning-disk", "spinning-disk-high-memory", "flash-ssd"]
 Compression = Literal["none", "snappy", "lz4", "zstd"]
@@ -579,7 +580,7 @@ class LinkedFiles:
         shown: What they are called in messages.
 
     Raises:
-        SnapshotCorrupt: They are not those of one database.
+        StoreError: The engine cannot open them.
         ConfigError: The process was forked from one that had opened a database.
     """
 
@@ -590,17 +591,22 @@ class LinkedFiles:
         self._directory = directory
         self._pid = os.getpid()
         self._shown = shown
+        options = rocksdict.Options(raw_mode=True)
+        # As many as a database may have had that was made with other options.
+        options.set_num_levels(_MOST_LEVELS)
         try:
-            families = rocksdict.Rdict.list_cf(directory, rocksdict.Options(raw_mode=True))
+            families = rocksdict.Rdict.list_cf(directory, options)
             self._engine: rocksdict.Rdict | None = rocksdict.Rdict(
                 directory,
-                rocksdict.Options(raw_mode=True),
-                column_families={name: rocksdict.Options(raw_mode=True) for name in families},
+                options,
+                column_families=dict.fromkeys(families, options),
                 access_type=rocksdict.AccessType.read_only(),
             )
         except Exception as error:
-            raise SnapshotCorrupt(
-                f"{shown}: RocksDB cannot open its files: {error}", hint=CORRUPT_HINT, path=shown
+            raise StoreError(
+                f"{shown}: RocksDB cannot open its files, which are whole: {error}",
+                hint="See that this process may have more files open (ulimit -n), and that its RocksDB is not older "
+                "than the one that wrote them: pip install --upgrade rocksdict",
             ) from error
         _databases.add(self)
 

@@ -16,6 +16,7 @@ Source: Flink's ``RocksIncrementalSnapshotStrategy``, as of 1.20.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,9 +30,10 @@ from partfile.snapshot.documents import (
 from partfile.snapshot.keyed.backend import PLACE_BYTES
 from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
-from partfile.snapshot.keyed.rocksdb.backend import GROUP_BYTES, after
+from partfile.snapshot.keyed.rocksdb.backend import GROUP_BYTES, after, time_of
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, LinkedFiles, new_directory, remove_files
 from partfile.snapshot.keyed.shared_files import SCHEMA, SORTED_FILES, IncrementalDocument, NativeFile
+from partfile.snapshot.keyed.strategy import writing_keyed_state
 from partfile.snapshot.strategy import EMPTY, SnapshotResult
 from partfile.snapshot.streams import Scope
 
@@ -58,22 +60,26 @@ class LinkedView:
     """What the synchronous part of an incremental snapshot has taken.
 
     Args:
-        view: The rows, for a savepoint and for what the files are of.
+        view: Says what the files are of. It is released already: its cursors would keep rows in memory.
         directory: Where the files are linked.
     """
 
     def __init__(self, view: KeyedView, directory: str) -> None:
         self.view = view
         self.directory = directory
+        self._pid = os.getpid()
 
     def release(self) -> None:
-        """Remove the links."""
-        self.view.release()
-        remove_files(self.directory)
+        """Remove the links. A child of the process that made them does nothing."""
+        if self._pid == os.getpid():
+            remove_files(self.directory)
 
     def names(self) -> list[str]:
         """The files that a snapshot needs."""
-        linked = (path.name for path in Path(self.directory).iterdir())
+        try:
+            linked = [path.name for path in Path(self.directory).iterdir()]
+        except OSError as error:
+            raise StoreError(f"the links in {self.directory} cannot be read: {error}", hint=ANOTHER_DISK) from error
         return sorted(name for name in linked if not name.startswith(_OF_NO_USE))
 
 
@@ -105,32 +111,36 @@ class IncrementalStrategy:
         # Two snapshots that write at the same time would each write the same file, and name another.
         self._is_writing = threading.Lock()
 
-    def sync_prepare_resources(self, checkpoint_id: int) -> LinkedView:  # noqa: ARG002 - of the protocol.
-        """Write the rows to files, and link them: as long as it takes to write what is in memory."""
+    def sync_prepare_resources(self, options: SnapshotOptions) -> LinkedView | KeyedView:
+        """Write the rows to files, and link them: as long as it takes to write what is in memory.
+
+        A savepoint is a view of the rows, which costs nothing.
+        """
         view = self._backend.freeze()
+        if options.is_savepoint:
+            return view
         try:
             return LinkedView(view, self._backend.database.checkpoint())
-        except BaseException:
+        finally:
             view.release()
-            raise
 
     def async_snapshot(
         self,
-        resources: LinkedView,
+        resources: LinkedView | KeyedView,
         checkpoint_id: int,
         timestamp_ms: int,  # noqa: ARG002 - of the protocol.
         streams: CheckpointStreamFactory,
         options: SnapshotOptions,
     ) -> Supplier:
         """Return what writes the new files, and the document that names all."""
+        if not isinstance(resources, LinkedView):
+            return writing_keyed_state(resources, checkpoint_id, streams, options)
         if not resources.view.infos:
             return lambda _registry: EMPTY
-        if options.is_savepoint:
-            return lambda registry: SnapshotResult(_Upload(streams, registry).canonical(resources.view))
 
         def write(registry: CloseableRegistry) -> SnapshotResult:
             with self._is_writing:
-                known = self._known(resources.names(), streams)
+                known = self._known(set(resources.names()), streams)
                 primary, files = _Upload(streams, registry).incremental(resources, known)
                 with self._lock:
                     for name, handle in files.items():
@@ -153,7 +163,7 @@ class IncrementalStrategy:
             for file in self._files.values():
                 file.undecided.discard(checkpoint_id)
 
-    def _known(self, names: list[str], streams: CheckpointStreamFactory) -> dict[str, StateHandle]:
+    def _known(self, names: set[str], streams: CheckpointStreamFactory) -> dict[str, StateHandle]:
         """The files that need not be written. Those that the engine has replaced are forgotten."""
         with self._lock:
             gone = {name: file for name, file in self._files.items() if name not in names and not file.undecided}
@@ -193,14 +203,6 @@ class _Upload:
             self._discard()
             raise
 
-    def canonical(self, view: KeyedView) -> StateHandle:
-        """Write the canonical file."""
-        try:
-            return self._keep(encode_keyed_state(view), Scope.EXCLUSIVE)
-        except BaseException:
-            self._discard()
-            raise
-
     def _incremental(
         self, resources: LinkedView, known: dict[str, StateHandle]
     ) -> tuple[StateHandle, dict[str, StateHandle]]:
@@ -216,6 +218,7 @@ class _Upload:
             first_group=view.groups.first,
             last_group=view.groups.last,
             states=tuple(info for info in view.infos if info not in carried.infos),
+            expired_ms=view.expired_ms,
             files=tuple(NativeFile(name=name, handle=files[name]) for name in names),
             carried=self._keep(encode_keyed_state(carried), Scope.EXCLUSIVE) if carried.infos else None,
         )
@@ -297,6 +300,7 @@ class IncrementalFiles:
         self.max_parallelism = document.max_parallelism
         self.groups = KeyGroupRange(document.first_group, document.last_group)
         self._native = document.states
+        self._expired_ms = document.expired_ms
         self._carried = None
         if document.carried is not None:
             self._carried = KeyedFile(storage.read_bytes(document.carried), storage.shown(document.carried))
@@ -313,8 +317,6 @@ class IncrementalFiles:
 
     def rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
         """The states that have rows in a key group: name, rows and values, encoded as in the canonical file.
-
-        Values that have expired are among them, with their times.
 
         Raises:
             SnapshotCorrupt: A row is none of keyed state.
@@ -346,12 +348,17 @@ class IncrementalFiles:
         head = group.to_bytes(GROUP_BYTES, "big")
         return ((key[GROUP_BYTES:], data) for key, data in self._files.between(info.name, head, after(head)))
 
+    def _is_live(self, info: StateMetaInfo, data: bytes) -> bool:
+        expired_ms = self._expired_ms.get(info.name)
+        return expired_ms is None or time_of(data) > expired_ms
+
     def _cells(self, info: StateMetaInfo, group: int) -> Pairs:
         rows: list[bytes] = []
         values: list[bytes] = []
         for row, data in self._all(info, group):
-            rows.append(row)
-            values.append(data)
+            if self._is_live(info, data):
+                rows.append(row)
+                values.append(data)
         return rows, values
 
     def _elements(self, info: StateMetaInfo, group: int) -> Pairs:
@@ -363,6 +370,8 @@ class IncrementalFiles:
             end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
             if end == len(row):
                 place = 0
+                continue
+            if not self._is_live(info, data):
                 continue
             rows.append(row[:end] + place.to_bytes(PLACE_BYTES, "big"))
             values.append(data)
