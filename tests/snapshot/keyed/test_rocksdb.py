@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -32,6 +30,7 @@ from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptio
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.ttl import Ttl
 from support.files.disks import small_disk
+from support.processes.deadline import ended
 from support.state.keyed import (
     MAX_PARALLELISM,
     ROCKSDB,
@@ -221,13 +220,7 @@ def test_a_child_of_a_fork_is_refused_and_does_not_hang(tmp_path: Path) -> None:
             code = 0 if refused == 6 else 2
         finally:
             os._exit(code)
-    ends_s = time.monotonic() + 60
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < ends_s:
-        time.sleep(0.01)
-    if done == (0, 0):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert done == (child, 0)
+    assert ended(child) == 0
     assert directory_of(backend).exists()
     state.update(3)
     assert state.value() == 3

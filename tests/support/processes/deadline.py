@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -31,3 +33,20 @@ def wait_until(
     while not holds():
         assert time.monotonic() < ends_at_s, what
         time.sleep(_PAUSE_S)
+
+
+def ended(child: int, timeout_s: float = 60.0) -> int:
+    """Wait for the end of a forked process; returns its status. One that hangs is killed.
+
+    Args:
+        child: Its id.
+        timeout_s: How long to wait, in seconds.
+    """
+    ends_at_s = time.monotonic() + timeout_s
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > ends_at_s:
+            os.kill(child, signal.SIGKILL)
+            done = os.waitpid(child, 0)
+            break
+        time.sleep(_PAUSE_S)
+    return done[1]
