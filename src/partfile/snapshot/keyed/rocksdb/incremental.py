@@ -4,8 +4,8 @@ The synchronous part writes all rows to files and links these into a directory o
 writes those that are new to ``shared/``, and the engine's lists of them to ``chk-N``. The engine never changes a file,
 and gives none of its files the name of another. So the file of a name is that which an earlier snapshot has written.
 
-A file is written once. Each snapshot names the same handle for it from then on, as long as the engine has it. So a
-checkpoint that is under way names nothing that the retained ones before it do not name, but for what is new.
+A file is written once. From then on each snapshot names the same handle for it, as long as the engine has it. So all
+checkpoints from the first to the last that need a file name it, and none deletes it under another.
 
 The snapshot's handle is that of one document, which names all files and says what is in them. A restore reads every
 file, and of its rows the key groups that the new range covers; so any backend can be restored, with any parallelism.
@@ -23,10 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partfile.errors import PartfileError, SnapshotCancelled, StoreError
-from partfile.snapshot.documents import (
-    StateHandle,
-    encode_document,
-)
+from partfile.snapshot.documents import encode_document
 from partfile.snapshot.keyed.backend import PLACE_BYTES
 from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
