@@ -177,9 +177,7 @@ def test_a_bit_that_has_changed_on_disk_is_never_handed_out(
     staging_file = stream.persist()
     if not is_open:
         stream.close()
-    blocks = [path for path in hdfs.directory.rglob("blk_*") if not path.name.endswith(".meta")]
-    (block,) = (path for path in blocks if path.read_bytes() == data)
-    with block.open("r+b") as file:
+    with hdfs.block_file(data).open("r+b") as file:
         file.seek(30_000)
         file.write(bytes([data[30_000] ^ 1]))
     assert store.checks_reads

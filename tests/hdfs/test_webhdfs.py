@@ -149,23 +149,26 @@ def test_an_open_file_is_not_cut(hdfs: HdfsCluster, hdfs_directory: str) -> None
     assert read(hdfs, path) == b"abc"
 
 
-def test_a_file_whose_lease_is_being_recovered_is_not_ready(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_a_file_whose_lease_is_being_recovered_is_not_ready(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Until the recovery is over the call says so, and changes nothing; afterwards it works."""
-    path = f"{hdfs_directory}/part"
-    client = hdfs_native.Client(hdfs.url)
+    path = f"{own_hdfs_directory}/part"
+    client = hdfs_native.Client(own_hdfs.url)
     file = client.create(path)
     file.write(b"abcdef")
     file.hsync()
-    web = connect(hdfs)
+    web = connect(own_hdfs)
+    # The DataNode does the recovery: while it is paused, the recovery cannot end before the call.
+    own_hdfs.pause_datanode()
     assert client.recover_lease(path) is False
     with pytest.raises(NotReady, match="recovery is in progress"):
         web.truncate(path, 3, TIMEOUT_S)
+    own_hdfs.resume_datanode()
     ends_at_s = time.monotonic() + 30
     while not client.recover_lease(path):
         assert time.monotonic() < ends_at_s
         time.sleep(0.1)
     truncate_to_the_end(web, path, 3)
-    assert read(hdfs, path) == b"abc"
+    assert read(own_hdfs, path) == b"abc"
 
 
 def test_who_may_not_write_is_told_what_to_do(hdfs: HdfsCluster, hdfs_directory: str) -> None:

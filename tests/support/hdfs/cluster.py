@@ -7,8 +7,9 @@ import os
 import subprocess
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
@@ -21,7 +22,6 @@ from support.processes.server import ServerProcess, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from types import TracebackType
 
 
@@ -285,6 +285,22 @@ class HdfsCluster:
         """
         found = (self.directory / "data" / "dfs" / "data").glob("current/BP-*/current/finalized/**/blk_*")
         return {path.name for path in found if path.suffix != ".meta"}
+
+    def block_file(self, content: bytes) -> Path:
+        """The file of the one block that holds exactly ``content``, as the DataNode keeps it on its disk.
+
+        Raises:
+            FileNotFoundError: No block holds it.
+        """
+        # The DataNode deletes and moves the blocks of other tests meanwhile: Path.rglob, unlike os.walk, may then fail.
+        for folder, _, names in os.walk(self.directory / "data"):
+            for name in names:
+                if name.startswith("blk_") and not name.endswith(".meta"):
+                    path = Path(folder, name)
+                    with suppress(FileNotFoundError):
+                        if path.read_bytes() == content:
+                            return path
+        raise FileNotFoundError(f"no block below {self.directory} holds these {len(content)} bytes")
 
     def operations(self) -> Counter[str]:
         """How often the NameNode has been asked for what, since it was started; subtract two to count between them.
