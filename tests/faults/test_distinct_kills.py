@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import signal
 from collections import Counter
@@ -15,8 +16,10 @@ import pytest
 import partfile as pf
 from partfile.errors import PartfileError
 from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import FailAt, KillAt, Recorder, count_calls
+from partfile.testing.faults import FailAt, KillAt, Recorder, StopAt, count_calls
 from support.sinks.life_cycle import (
+    FENCED,
+    SteppingClock,
     assert_only_grew,
     batch,
     finished_files,
@@ -24,6 +27,7 @@ from support.sinks.life_cycle import (
     make_sink,
     rows_done,
     rows_of,
+    start_child,
 )
 from support.sinks.recovery import broken_invariants, clean_all, planned_cleaning
 
@@ -37,11 +41,16 @@ FEW = 8
 ROWS = 16
 LATE = 5
 """A row comes again with the row so many behind it, and once more twice as far behind."""
+EXPIRING = "keys expire"
 FORMS: dict[str, dict[str, Any]] = {
     "text": {},
     "staged parquet": {"format": "parquet", "buckets_per_staging_file": None},
     "one checkpoint retained": {"retained_checkpoints": 1},
+    EXPIRING: {"deduplicate": pf.Deduplicate(["bucket", "row"], ttl="450 minutes")},
 }
+HOUR_MS = 3_600_000
+HOURS_A_STEP = 3
+"""So many checkpoints are of one time, and their runs are merged; a row comes again 3 or 6, and 9 or 12 hours later."""
 
 
 def distinct_sink(base: Path, **options: Any) -> pf.FileSink:
@@ -51,21 +60,30 @@ def distinct_sink(base: Path, **options: Any) -> pf.FileSink:
 
 
 def life(base: Path, *, form: str = "text", interceptor: object = None) -> None:
-    """Write each row when its turn comes and twice later; a run begins at the position that it restored.
+    """Write each row when its turn comes and twice later; a run begins some turns before the position it restored.
 
-    The last row that was checkpointed is written again at each start, as a source that is at least once does.
+    So the last rows that were checkpointed are written again at each start, as a source that is at least once does.
+    Where keys expire, the clock goes on with the turns: the second time of a row is within the ttl, the third is not.
     """
-    with distinct_sink(base, interceptor=interceptor, **FORMS[form]).local() as out:
+    clock = SteppingClock()
+    with distinct_sink(base, interceptor=interceptor, clock=clock, **FORMS[form]).local() as out:
         for number in range(max(0, rows_done(out) - LATE), ROWS + 2 * LATE):
+            if form == EXPIRING:
+                clock.now_ms = number // HOURS_A_STEP * HOURS_A_STEP * HOUR_MS
             for row in (number, number - LATE, number - 2 * LATE, number):
                 if 0 <= row < ROWS:
                     out.write(batch(row, 1))
             out.checkpoint(position=max(number, rows_done(out)))
 
 
-def assert_distinct(base: Path) -> dict[str, bytes]:
+def times_of_a_row(form: str) -> int:
+    """How often each row is in the files in the end: once in each ttl in which it comes."""
+    return 2 if form == EXPIRING else 1
+
+
+def assert_distinct(base: Path, form: str = "text") -> dict[str, bytes]:
     files = finished_files(base)
-    assert rows_of(files) == Counter(f"row-{number:04d}" for number in range(ROWS))
+    assert rows_of(files) == Counter([f"row-{number:04d}" for number in range(ROWS)] * times_of_a_row(form))
     assert broken_invariants(base) == []
     return files
 
@@ -80,15 +98,15 @@ def test_a_kill_at_any_call_loses_and_doubles_nothing(
     """Writes of runs, merges and deletions among the calls: what is visible is distinct, and whole after a restart."""
     live = partial(life, form=form)
     calls = count_calls(lambda recorder: live(tmp_path / "counted", interceptor=recorder), CHANGING_CALLS)
-    assert_distinct(tmp_path / "counted")
+    assert_distinct(tmp_path / "counted", form)
     for number in chosen(calls, FEW):
         base = tmp_path / f"{number}"
         killer = KillAt(number, when, only=CHANGING_CALLS)
         assert in_child(partial(live, base, interceptor=killer)) == -signal.SIGKILL, f"call {number} of {calls}"
         seen = finished_files(base) if base.exists() else {}
-        assert max(rows_of(seen).values(), default=1) == 1
+        assert max(rows_of(seen).values(), default=1) <= times_of_a_row(form)
         assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
-        assert_only_grew(seen, assert_distinct(base))
+        assert_only_grew(seen, assert_distinct(base, form))
         shutil.rmtree(base)
 
 
@@ -107,8 +125,39 @@ def test_a_cleaner_after_any_kill_takes_no_key_away(
         if (base / "_partfile" / "life").exists() and list(base.rglob("_metadata")):
             clean_all(base)
         assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
-        assert_distinct(base)
+        assert_distinct(base, form)
         shutil.rmtree(base)
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.fault("D9", "D10")
+def test_a_driver_stopped_at_any_call_is_fenced(
+    form: str, tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """Another one lives a whole life meanwhile, and merges and deletes runs; the one that wakes up changes nothing.
+
+    A third finds every run that it needs, and each row is there as often as before.
+    """
+    live = partial(life, form=form)
+    calls = count_calls(lambda recorder: live(tmp_path / "counted", interceptor=recorder), CHANGING_CALLS)
+    fenced = 0
+    for number in chosen(calls, FEW):
+        base = tmp_path / f"{number}"
+        pid = start_child(partial(live, base, interceptor=StopAt(number, only=CHANGING_CALLS)))
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
+        files = assert_distinct(base, form)
+        os.kill(pid, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Before its takeover it begins when the other one has ended; after its last checkpoint it has nothing to do.
+        assert code in {0, FENCED}, f"call {number} of {calls}"
+        fenced += code == FENCED
+        assert_only_grew(files, assert_distinct(base, form))
+        assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
+        assert_distinct(base, form)
+        shutil.rmtree(base)
+    assert fenced
 
 
 @pytest.mark.parametrize("applied", [False, True])

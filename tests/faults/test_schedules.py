@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.schedules.job import ModelJob, violation_of
-from support.schedules.mutations import CONSUMER_MUTATIONS, MUTATIONS, STAGING_MUTATIONS
+from support.schedules.mutations import CONSUMER_MUTATIONS, DISTINCT_MUTATIONS, MUTATIONS, STAGING_MUTATIONS
 
 if TYPE_CHECKING:
     import random
@@ -42,6 +42,20 @@ def test_no_schedule_loses_or_doubles_a_row_of_a_staging_file(
     for _ in schedules(7, pytestconfig, has_consumer):
         numbered_tokens.begin("run")
         assert violation_of(rng.getrandbits(32), is_staged=True, has_consumer=has_consumer) is None
+
+
+@pytest.mark.slow
+@pytest.mark.fault("D1", "D2", "D3", "D9", "D10", "D14", "K17", "H6")
+def test_no_schedule_loses_or_doubles_a_row_that_comes_again(
+    rng: random.Random, numbered_tokens: NumberedTokens, pytestconfig: pytest.Config, has_consumer: bool
+) -> None:
+    """The same where the sink deduplicates: each key is there once, and no run goes that a retained checkpoint names.
+
+    A driver that misses a run is fenced.
+    """
+    for _ in schedules(6, pytestconfig, has_consumer):
+        numbered_tokens.begin("run")
+        assert violation_of(rng.getrandbits(32), is_distinct=True, has_consumer=has_consumer) is None
 
 
 def schedules(few: int, config: pytest.Config, has_consumer: bool) -> range:
@@ -92,6 +106,17 @@ def test_a_change_of_what_becomes_of_staging_files_is_found(
     """
     mutation(monkeypatch)
     assert finds_it([STAGING_MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_staged=True)
+
+
+@pytest.mark.slow
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("mutation", DISTINCT_MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_change_of_what_becomes_of_keys_is_found(
+    mutation: Mutation, numbered_tokens: NumberedTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one rule less a row comes twice, or a run goes that a retained checkpoint names."""
+    mutation(monkeypatch)
+    assert finds_it([DISTINCT_MUTATIONS[mutation], *range(SEEDS_TO_FIND_IT)], numbered_tokens, is_distinct=True)
 
 
 @pytest.mark.slow

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from partfile.errors import Fenced
 from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import Recorder, StopAt
+from partfile.testing.faults import ActAt, Recorder, StopAt
 from support.sinks.life_cycle import (
     FAILED,
     FENCED,
@@ -43,6 +44,8 @@ FEW = {False: 8, True: 4}
 """Stops of each kind in every run, where files stay and beside a consumer; with ``--long`` at each call."""
 ROWS = 9
 MORE_ROWS = 18
+OVERTAKEN = 60
+"""Calls in every run before which another sink goes on."""
 WHETHER_IT_COUNTS = 60
 """At most so many calls after a checkpoint until it is known to count."""
 
@@ -67,6 +70,38 @@ def test_a_coordinator_stopped_at_any_call_is_fenced(
         assert_only_grew(files, assert_exactly_once(base, MORE_ROWS))
         assert not broken_invariants(base), f"call {number}"
     assert len(commits) > 2
+
+
+@pytest.mark.fault("D9", "D10")
+def test_a_coordinator_whose_state_another_one_deletes_is_fenced(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """State lies in files of its own, and one checkpoint is retained: another sink deletes what this one has read.
+
+    It is no damage, at the start no more than later: a start begins again, and a checkpoint ends by being fenced.
+    """
+
+    def sink(base: Path, interceptor: Any = None) -> FileSink:
+        return make_sink(base, interceptor=interceptor, inline_threshold_bytes=0, retained_checkpoints=1)
+
+    run_to_the_end(sink(tmp_path / "seed"), 3)
+    counted = Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted"))
+    recorder = Recorder()
+    run_to_the_end(sink(counted, recorder), ROWS)
+    commits = [number for number, call in enumerate(recorder.calls, 1) if is_link(call)]
+    fenced = 0
+    for number in chosen(len(recorder.calls), OVERTAKEN):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        overtaken = ActAt(number, partial(run_to_the_end, sink(base), MORE_ROWS))
+        try:
+            run_to_the_end(sink(base, overtaken), ROWS)
+        except Fenced:
+            fenced += 1
+            assert number > commits[0], f"call {number}: {recorder.names[number - 1]}"
+        assert_exactly_once(base, MORE_ROWS)
+        assert not broken_invariants(base), f"call {number}"
+        shutil.rmtree(base)
+    assert fenced
 
 
 def possible_ends(number: int, commits: list[int]) -> set[int]:

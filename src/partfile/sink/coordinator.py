@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,7 +36,7 @@ from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from partfile.sink.restore import RestorePlan
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import SeenKeys, StreamPosition
+    from partfile.snapshot.checkpoint_log import DamagedEnd, LogEnd
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Store
@@ -52,6 +54,8 @@ _MOST_ENCODE_THREADS = 4
 """Each holds a row group in memory."""
 _FEWEST_TO_GO_BACK = 2
 """Retained checkpoints with which a damaged newest one can be gone over, and no more."""
+_MAY_BE_FENCED = (StoreError, PartMissing, SnapshotCorrupt, UnencodableState)
+"""How a coordinator may meet what another one, which has gone on, has published or deleted meanwhile."""
 
 logger = logging.getLogger("partfile")
 
@@ -250,24 +254,22 @@ class SinkCoordinator:
         may_append = self._store.capabilities.append
         for _ in range(MAX_START_ATTEMPTS):
             end = self._log.see()
-            planned = restore.decide(end, check_replay, may_append=may_append)
-            inherited, told = planned.after.position.consumers_take_files, self._settings.consumers_take_files
-            self._consumers_take_files = inherited if told is None else told
-            after = plan.beside_consumers(planned.after, inherited or self._consumers_take_files)
             try:
+                planned = restore.decide(end, check_replay, may_append=may_append)
+                inherited, told = planned.after.position.consumers_take_files, self._settings.consumers_take_files
+                self._consumers_take_files = inherited if told is None else told
+                after = plan.beside_consumers(planned.after, inherited or self._consumers_take_files)
                 approve(planned)
                 after = self._prepared(after, end.next_id)
                 after = restore.with_own_runs(after, end.next_id)
                 open_keys(after.position.seen_keys)
-            except (PartMissing, SnapshotCorrupt):
+                operators = self._write_state(end.next_id, after)
+            except _MAY_BE_FENCED:
                 # The sink has gone on since: another start has published the part, and a consumer has taken it; or a
-                # coordinator that still runs has merged the run of keys, and deleted its file.
-                if self._log.see().next_id != end.next_id:
+                # coordinator that still runs has deleted a checkpoint, or a run of keys that it has merged.
+                if self._has_gone_on(end):
                     continue
                 raise
-            operators = self._write_state(end.next_id, after)
-            # What the next start would refuse must be known before there is a takeover that it has to begin with.
-            self._check_readable(end.next_id, operators)
             takeover = self._log.take_over(end, now_ms, operators)
             if takeover is not None:
                 break
@@ -283,6 +285,12 @@ class SinkCoordinator:
         if encoding.after is not self.state:
             done = done.followed_by(self._checkpoint_of_its_own(encoding.after, now_ms))
         return self._ended(done, encoding)
+
+    def _has_gone_on(self, end: LogEnd | DamagedEnd) -> bool:
+        """Whether the log has another end by now; False where the store does not say."""
+        with suppress(StoreError):
+            return self._log.see().next_id != end.next_id
+        return False
 
     def assignment(self) -> tuple[SubtaskSnapshot, ...]:
         """The share of each subtask that has one: its open parts and the part counter to go on from."""
@@ -372,13 +380,13 @@ class SinkCoordinator:
         after = plan.beside_consumers(after, self._consumers_take_files or is_owed)
         try:
             after = self._prepared(after, checkpoint_id)
-        except PartMissing:
-            # The coordinator that has taken the sink over has published it, and a consumer has taken it.
-            self.check_fence()
+            operators = self._write_state(checkpoint_id, after)
+        except _MAY_BE_FENCED:
+            # The coordinator that has taken the sink over has published a part, and a consumer has taken it; or it has
+            # deleted a checkpoint of its own with this id, and what was written here beside it.
+            with suppress(StoreError):
+                self.check_fence()
             raise
-        operators = self._write_state(checkpoint_id, after)
-        # What a start would refuse must be known before there is a checkpoint that it has to begin with.
-        self._check_readable(checkpoint_id, operators)
         # The commit point: once this returns the rows count, whatever happens to this process.
         self._append(self._log.next_entry("checkpoint", checkpoint_id, triggered.time_ms, operators))
         self._take_in(after, checkpoint_id, now_ms)
@@ -398,21 +406,20 @@ class SinkCoordinator:
         return state if is_same else replace(state, pending=pending)
 
     def _write_state(self, checkpoint_id: int, state: SinkSnapshot) -> dict[str, OperatorState]:
-        """Write a state into the directory of a checkpoint, or inline; nothing refers to it yet."""
-        streams = self._storage.stream_factory(checkpoint_id)
-        handle = write_operator_state(state.to_states(), streams)
-        return {OPERATOR: OperatorState(parallelism=state.position.parallelism, coordinator=handle)}
-
-    def _check_readable(self, checkpoint_id: int, operators: Mapping[str, OperatorState]) -> None:
-        """Read what was written as a start will.
+        """Write a state into the directory of a checkpoint, or inline; nothing refers to it yet.
 
         Raises:
             UnencodableState: A start would refuse it.
         """
+        streams = self._storage.stream_factory(checkpoint_id)
+        handle = write_operator_state(state.to_states(), streams)
+        operators = {OPERATOR: OperatorState(parallelism=state.position.parallelism, coordinator=handle)}
+        # What a start would refuse must be known before there is a checkpoint that it has to begin with.
         try:
             plan.restored_state(operators, self._storage.read_state)
         except SnapshotError as error:
             raise unreadable(f"checkpoint {checkpoint_id} of job {self.job!r}", error) from error
+        return operators
 
     def _append(self, entry: CheckpointMetadata) -> None:
         """Create the next entry of the log. Until the caller has taken it in, every further one is refused."""
@@ -505,9 +512,8 @@ class SinkCoordinator:
         triggered = self.trigger(now_ms)
         try:
             operators = self._write_state(triggered.checkpoint_id, self.state)
-            self._check_readable(triggered.checkpoint_id, operators)
             self._append(self._log.next_entry("checkpoint", triggered.checkpoint_id, now_ms, operators))
-        except NotApplied as error:
+        except (NotApplied, UnencodableState) as error:
             self._triggered = None
             logger.warning("job %s: the next checkpoint will say which parts are finished: %s", self.job, error)
         else:

@@ -10,7 +10,7 @@ from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, StoreError
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt, StoreError
 from partfile.quantities import seconds_in
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
@@ -510,14 +510,14 @@ class LocalSink:
     def _complete(self, triggered: TriggeredCheckpoint) -> BatchProgress:
         coordinator = self._runtime.coordinator
         self._warn_of_rows_behind()
+        changed = {"user_position": self._position, "row_schema": self._row_schema}
         with self._fence_told():
             self._operator.advance(self._context(triggered.time_ms))
             snapshot = self._operator.snapshot(triggered.checkpoint_id)
-        changed = {"user_position": self._position, "row_schema": self._row_schema}
-        if self._deduplicator is not None:
-            # Durable before the checkpoint that names them, as the parts are.
-            known = coordinator.state.position.seen_keys
-            changed["seen_keys"] = self._deduplicator.snapshot(known, triggered.checkpoint_id, triggered.time_ms)
+            if self._deduplicator is not None:
+                # Durable before the checkpoint that names them, as the parts are.
+                known = coordinator.state.position.seen_keys
+                changed["seen_keys"] = self._deduplicator.snapshot(known, triggered.checkpoint_id, triggered.time_ms)
         stands = coordinator.state.position.model_copy(update=changed)
         # Inside its own checkpoint log the operator is the only subtask; its index shows in the names of parts alone.
         acknowledged = [snapshot.model_copy(update={"subtask": 0})]
@@ -551,13 +551,14 @@ class LocalSink:
 
     @contextmanager
     def _fence_told(self) -> Iterator[None]:
-        """Raise ``Fenced`` where a part fails because another coordinator has taken the sink over.
+        """Raise ``Fenced`` where a part or a run fails because another coordinator has taken the sink over.
 
-        That one holds the open parts of this one, or has published them already: their names are gone.
+        That one holds the open parts of this one, or has published them already: their names are gone. So are the runs
+        of keys that it has merged.
         """
         try:
             yield
-        except StoreError:
+        except (StoreError, SnapshotCorrupt):
             with suppress(StoreError):
                 self._runtime.coordinator.check_fence()
             raise

@@ -6,19 +6,27 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from partfile.errors import StoreError
+from partfile.errors import SnapshotCorrupt, StoreError
 from partfile.sink.coordinator import Runtime
+from partfile.sink.deduplicate import check_runs
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
+from partfile.sink.spark.distinct import TaskKeys, key_plan
 from partfile.sink.states import assigned_to
+from partfile.snapshot.key_hash import hashes_of
+from partfile.snapshot.storage import open_storage
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterable, Iterator
 
     from partfile.sink.file_sink import FileSink
-    from partfile.sink.states import SubtaskSnapshot
+    from partfile.sink.spark.distinct import KeyAnswer, KeyPlan
+    from partfile.sink.states import SeenKeys, SubtaskSnapshot
+    from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Store
     from partfile.stores.local.posix import PosixCalls
     from support.schedules.turns import Actor, Schedule
@@ -36,7 +44,7 @@ class Surroundings(Protocol):
     now_ms: int
 
     def rows(self, batch: int, subtask: int) -> list[str]:
-        """The rows of a subtask in a batch."""
+        """The rows of a subtask in a batch; all of one key come to one subtask."""
 
     def subtasks(self, batch: int) -> int:
         """How many subtasks a batch has."""
@@ -52,9 +60,13 @@ class Surroundings(Protocol):
 class Submission:
     """One run of a batch by a driver: what its tasks have answered, by subtask."""
 
-    answers: dict[int, SubtaskSnapshot] = field(default_factory=dict)
+    keys: KeyPlan | None
+    """What its tasks do about keys; None if the sink does not deduplicate."""
+    answers: dict[int, tuple[SubtaskSnapshot, KeyAnswer | None]] = field(default_factory=dict)
     attempts: Counter[int] = field(default_factory=Counter)
     running: Counter[int] = field(default_factory=Counter)
+    damage: SnapshotCorrupt | None = None
+    """A task has not found a run of keys, or not as it was written."""
 
 
 class Driver:
@@ -70,12 +82,13 @@ class Driver:
         self._job = job
         self._actor = actor
         self._may_stop = may_stop
-        self._runtime = Runtime(job.sink(actor.calls).settings, "life")
+        self._settings = job.sink(actor.calls).settings
+        self._runtime = Runtime(self._settings, "life")
 
     def run(self) -> None:
         """Work until the batches are done, or until it stops."""
         job, coordinator = self._job, self._runtime.coordinator
-        coordinator.start(lambda _position: None, job.now_ms)
+        coordinator.start(lambda _position: None, job.now_ms, open_keys=self._check_keys)
         while (done := position_of(coordinator.state.position.user_position)) < job.batches:
             chance = job.rng.random()
             job.now_ms += job.rng.randrange(15_000)
@@ -89,12 +102,21 @@ class Driver:
         coordinator.close_all(job.now_ms)
         self._runtime.close()
 
+    def _check_keys(self, seen: SeenKeys | None) -> None:
+        check_runs(self._settings, self._runtime.storage, seen)
+
     def _batch(self, batch: int) -> None:
         job, coordinator = self._job, self._runtime.coordinator
         pending = coordinator.trigger(job.now_ms)
-        submission = Submission()
         subtasks = job.subtasks(batch)
+        options, seen = self._settings.deduplicate, coordinator.state.position.seen_keys
+        keys = key_plan(options, subtasks, seen, ("string",), pending.time_ms) if options is not None else None
+        submission = Submission(keys)
         while len(submission.answers) < subtasks:
+            if submission.damage is not None:
+                # A rival merges runs and deletes them; it is the only reason why one may be gone.
+                coordinator.check_fence()
+                raise submission.damage
             for subtask in set(range(subtasks)) - submission.answers.keys():
                 # A task that died is run again; one that lives may get a twin, at times with its own attempt number.
                 if not submission.running[subtask] or (submission.attempts[subtask] < 3 and job.rng.random() < 0.03):
@@ -103,9 +125,16 @@ class Driver:
         if job.rng.random() < 0.1:
             coordinator.abort()
             return
-        stands = coordinator.state.position.model_copy(update={"user_position": batch})
         answers = [submission.answers[subtask] for subtask in range(subtasks)]
-        coordinator.complete(pending, answers, stands, job.now_ms)
+        changed: dict[str, object] = {"user_position": batch}
+        if keys is not None:
+            changed["seen_keys"] = keys.after([key for _, key in answers if key is not None], pending.checkpoint_id)
+        stands = coordinator.state.position.model_copy(update=changed)
+        coordinator.complete(pending, [snapshot for snapshot, _ in answers], stands, job.now_ms)
+
+    def _storage(self, actor: Actor) -> CheckpointStorage:
+        settings = self._job.sink(actor.calls).settings
+        return open_storage(settings.checkpoints, self._runtime.job, opener=settings.open_store)
 
     def _start_task(self, submission: Submission, batch: int, subtask: int, checkpoint_id: int) -> None:
         job, coordinator = self._job, self._runtime.coordinator
@@ -118,25 +147,40 @@ class Driver:
         context = SubtaskContext(subtask, attempt, coordinator.epoch, chain, job.now_ms, may_stage=may_stage)
 
         def work(actor: Actor) -> None:
-            operator = SinkOperator(job.open_store(actor.calls), job.sink(None).settings.description)
+            store = job.open_store(actor.calls)
+            storage = None if submission.keys is None else self._storage(actor)
+            keys = None if submission.keys is None or storage is None else TaskKeys(submission.keys, storage)
+            operator = SinkOperator(store, job.sink(None).settings.description)
             try:
                 operator.open(context, share)
-                for number, row in enumerate(job.rows(batch, subtask)):
-                    operator.write(_record(number, row))
+                batches = _records(job.rows(batch, subtask), submission.keys)
+                for record in batches if keys is None else keys.distinct(batches):
+                    operator.write(record)
                 snapshot = operator.snapshot(checkpoint_id)
                 operator.close()
-                submission.answers.setdefault(subtask, snapshot)
+                # After the parts are durable, as a task of Spark's does (R9).
+                answer = keys.answer(subtask, storage.stream_factory(checkpoint_id)) if keys and storage else None
+                submission.answers.setdefault(subtask, (snapshot, answer))
             except StoreError:
                 # The attempt has failed, and the engine makes another one.
                 operator.close()
+            except SnapshotCorrupt as damage:
+                operator.close()
+                submission.damage = damage
             finally:
                 submission.running[subtask] -= 1
 
         job.schedule.start(f"task {batch}.{subtask}.{attempt}", work)
 
 
-def _record(number: int, row: str) -> Any:
-    return pa.RecordBatch.from_pydict({"bucket": [BUCKETS[number % 2]], "row": [row]})
+def _records(rows: Iterable[str], keys: KeyPlan | None) -> Iterator[pa.RecordBatch]:
+    """A record batch for each row, with the hash of its key where the sink deduplicates."""
+    for number, row in enumerate(rows):
+        columns: dict[str, Any] = {"bucket": [BUCKETS[number % 2]], "row": [row]}
+        if keys is not None:
+            hashes = hashes_of([pa.array([row])])
+            columns |= {"high": hashes.high.view(np.int64), "low": hashes.low.view(np.int64)}
+        yield pa.RecordBatch.from_pydict(columns)
 
 
 def position_of(position: object) -> int:

@@ -24,7 +24,7 @@ from partfile.stores.local.posix import CHANGING_CALLS
 from support.crash.commands import clean_by_command, recover_by_command
 from support.crash.worlds import Process, temporary_directory
 from support.schedules.drivers import Driver, position_of
-from support.schedules.turns import ClockedCalls, Schedule, staging_files_in, unkept_staging_files
+from support.schedules.turns import ClockedCalls, Schedule, needed_files_in, unkept_files
 from support.sinks.life_cycle import SingleThreadedStore, assert_only_grew, finished_files, make_sink, rows_of
 from support.sinks.recovery import broken_invariants
 
@@ -59,10 +59,19 @@ class ModelJob:
         seed: Of everything that is drawn.
         batches: How many there are.
         is_staged: Whether its parts are staged Parquet.
+        is_distinct: Whether the sinks deduplicate; then each row comes again in its batch and in the two after it.
         has_consumer: Whether a consumer takes each finished file the instant it is visible; the sinks are told so.
     """
 
-    def __init__(self, seed: int, batches: int = 4, *, is_staged: bool = False, has_consumer: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        batches: int = 4,
+        *,
+        is_staged: bool = False,
+        is_distinct: bool = False,
+        has_consumer: bool = False,
+    ) -> None:
         self.rng = random.Random(seed)
         self.base = temporary_directory("partfile-model-")
         self.batches = batches
@@ -82,10 +91,26 @@ class ModelJob:
         self._copying: set[Actor] = set()
         """Those that have named a copy of a part and not shown or dropped it yet; see ``_kill``."""
         self._is_staged = is_staged
-        self._staging_files: set[str] = set()
+        self._is_distinct = is_distinct
+        self._needed_files: set[str] = set()
+        """Staging files and runs of keys that lay there before the last call."""
 
     def rows(self, batch: int, subtask: int) -> list[str]:
-        """The rows of a subtask in a batch."""
+        """The rows of a subtask in a batch; all of one key come to one subtask."""
+        new = self._new_rows(batch, subtask)
+        if not self._is_distinct:
+            return new
+        subtasks = self.subtasks(batch)
+        earlier = [
+            row
+            for before in range(max(1, batch - 2), batch)
+            for other in range(self.subtasks(before))
+            if other % subtasks == subtask
+            for row in self._new_rows(before, other)
+        ]
+        return [*new, *earlier, *new]
+
+    def _new_rows(self, batch: int, subtask: int) -> list[str]:
         return [f"row-{batch:02d}-{subtask}-{number}" for number in range(3)]
 
     def subtasks(self, batch: int) -> int:
@@ -188,7 +213,7 @@ class ModelJob:
             row
             for batch in range(1, self.batches + 1)
             for subtask in range(self.subtasks(batch))
-            for row in self.rows(batch, subtask)
+            for row in self._new_rows(batch, subtask)
         )
         rows = rows_of(self._look())
         if rows != expected:
@@ -233,9 +258,9 @@ class ModelJob:
     def _check(self) -> None:
         """Nothing finished has changed or gone, no row is there twice, and none that no checkpoint holds.
 
-        Nor is a staging file gone that a retained checkpoint names as data (R6).
+        Nor is a staging file gone that a retained checkpoint names as data, nor a run of keys that it names (R6).
         """
-        self._check_staging_files()
+        self._check_needed_files()
         files = self._look()
         if files == self._seen:
             return
@@ -249,13 +274,13 @@ class ModelJob:
             raise Violation(f"rows beyond batch {committed} are visible: {sorted(rows_of(files))}")
         self._seen = files
 
-    def _check_staging_files(self) -> None:
-        if not self._is_staged:
+    def _check_needed_files(self) -> None:
+        if not self._is_staged and not self._is_distinct:
             return
-        staging_files, before = staging_files_in(self.base), self._staging_files
-        self._staging_files = staging_files
-        if before - staging_files:
-            gone = unkept_staging_files(self.base, staging_files)
+        there, before = needed_files_in(self.base), self._needed_files
+        self._needed_files = there
+        if before - there:
+            gone = unkept_files(self.base, there)
             if gone:
                 raise Violation(f"deleted, although a retained checkpoint needs them: {gone}")
 
@@ -275,6 +300,9 @@ class ModelJob:
         """A sink on the base."""
         staged: dict[str, Any] = {"format": "parquet", "columnar": "staged", "rolling": STAGED_ROLLING}
         options = staged if self._is_staged else {"rolling": ROLLING}
+        if self._is_distinct:
+            # Every run is a file, and runs of one age are merged in the next batch.
+            options |= {"deduplicate": pf.Deduplicate("row"), "inline_threshold_bytes": 0}
         return make_sink(
             self.base,
             clock=lambda: self.now_ms,
@@ -288,10 +316,15 @@ class ModelJob:
         return self.schedule.steps
 
 
-def violation_of(seed: int, *, is_staged: bool = False, has_consumer: bool = False) -> str | None:
-    """Run a job and return what has gone wrong, None if nothing has."""
+def violation_of(seed: int, **kind: bool) -> str | None:
+    """Run a job and return what has gone wrong, None if nothing has.
+
+    Args:
+        seed: Of everything that is drawn.
+        kind: Which kind of job it is, as ``ModelJob`` is told.
+    """
     try:
-        ModelJob(seed, is_staged=is_staged, has_consumer=has_consumer).run()
+        ModelJob(seed, **kind).run()
     except Violation as violation:
         return f"seed {seed}: {violation}"
     return None

@@ -18,6 +18,7 @@ from partfile.sink import encoded_files, operator, plan
 from partfile.sink.coordinator import SinkCoordinator
 from partfile.sink.plan import Action
 from partfile.sink.publish import Encoding, Publication, Publisher, StagedParts
+from partfile.sink.spark.distinct import KeyPlan
 from partfile.snapshot.checkpoint_log import CheckpointLog
 from partfile.stores.checksums import crc32_of
 from partfile.stores.local.store import LocalStore
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     from partfile.recovery.inspect.files import KnownPart
     from partfile.sink.encoded_files import EncodedFile
-    from partfile.sink.states import EncodedStagingFile, PendingPart, StagingFile
+    from partfile.sink.spark.distinct import KeyAnswer
+    from partfile.sink.states import EncodedStagingFile, PendingPart, SeenKeys, StagingFile
     from partfile.stores.base import PartHandle, Store
 
     Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -339,3 +341,46 @@ CONSUMER_MUTATIONS: dict[Mutation, int] = {
     taken_is_missing: 10,
 }
 """Each with the first seed whose schedule beside a consumer finds it; see ``MUTATIONS``."""
+
+
+# Single changes of what becomes of the keys of a sink that deduplicates, under which a row comes twice, or a run goes.
+
+
+def runs_deleted_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A run that was merged is deleted although an older retained checkpoint names it."""
+    patch.setattr(plan, "disposable_runs", lambda seen, _oldest_id: list(seen.unneeded if seen is not None else ()))
+
+
+def keys_forgotten_by_a_start(patch: pytest.MonkeyPatch) -> None:
+    """A start begins without the keys of the checkpoint that it goes on from."""
+    begin = plan.begin_epoch
+
+    def forget(restored: plan.SinkSnapshot, **options: Any) -> plan.SinkSnapshot:
+        position = restored.position.model_copy(update={"seen_keys": None})
+        return begin(replace(restored, position=position), **options)
+
+    patch.setattr(plan, "begin_epoch", forget)
+
+
+def keys_of_a_task_lost(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint names the parts of a task, and not the run of their keys."""
+    after = KeyPlan.after
+
+    def without(self: KeyPlan, answers: Sequence[KeyAnswer], checkpoint_id: int) -> SeenKeys:
+        return after(self, [answers[0].model_copy(update={"fresh": ()}), *answers[1:]], checkpoint_id)
+
+    patch.setattr(KeyPlan, "after", without)
+
+
+def cleaner_takes_every_run(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner takes the run files that checkpoints name."""
+    patch.setattr(clean, "run_paths", lambda _state: [])
+
+
+DISTINCT_MUTATIONS: dict[Mutation, int] = {
+    cleaner_takes_every_run: 9,
+    keys_forgotten_by_a_start: 1,
+    keys_of_a_task_lost: 0,
+    runs_deleted_at_once: 0,
+}
+"""Each with the first seed whose schedule of a sink that deduplicates finds it; see ``MUTATIONS``."""

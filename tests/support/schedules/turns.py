@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from partfile.recovery.inspect.checkpoints import doubtful_ids, read_checkpoint_log, states_of
 from partfile.recovery.inspect.places import Place, jobs_in
 from partfile.recovery.ownership import open_stores
+from partfile.snapshot.documents import FileHandle
 from partfile.stores.base import STATE_DIRECTORY
 from partfile.testing.faults import SimulatedCrash, TrackedCalls, intercept
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from partfile.sink.plan import SinkSnapshot
     from partfile.stores.local.posix import PosixCalls
     from partfile.testing.faults import Call
 
@@ -206,19 +208,34 @@ class ClockedCalls(TrackedCalls):
 # Which staging files are below a base, and which of them a retained checkpoint needs; for the model.
 
 
-def staging_files_in(base: Path) -> set[str]:
-    """The paths of files that are called like staging files, relative to the base."""
-    return {str(path.relative_to(base)) for path in base.glob("bucket=*/_*.in-progress")}
+def needed_files_in(base: Path) -> set[str]:
+    """The paths of files that are called like staging files or runs of keys, relative to the base."""
+    found = [*base.glob("bucket=*/_*.in-progress"), *base.glob(f"{STATE_DIRECTORY}/*/shared/*")]
+    return {str(path.relative_to(base)) for path in found}
 
 
-def unkept_staging_files(base: Path, there: set[str]) -> list[str]:
-    """The staging files that are not there, although a retained checkpoint that counted names them as data."""
+def unkept_files(base: Path, there: set[str]) -> list[str]:
+    """The staging files and runs that are not there, although a retained checkpoint that counted names them as data."""
     place = Place(str(base))
     if not (base / STATE_DIRECTORY).exists():
         return []
     with open_stores(place) as stores:
-        logs = [read_checkpoint_log(stores.checkpoints, job) for job in jobs_in(stores.checkpoints)]
-        states = [state for log in logs for number, state in states_of(log).items() if number not in doubtful_ids(log)]
-    opened = [part.part for state in states for parts in state.open.values() for part in parts if part.staging_file]
-    needed = [*opened, *(staging_file.part for state in states for staging_file in state.closed)]
-    return sorted({part.path_of(part.in_progress) for part in needed} - there)
+        needed = [
+            path
+            for job in jobs_in(stores.checkpoints)
+            for log in [read_checkpoint_log(stores.checkpoints, job)]
+            for number, state in states_of(log).items()
+            if number not in doubtful_ids(log)
+            for path in _needed_by(state, f"{STATE_DIRECTORY}/{job.name}")
+        ]
+    return sorted(set(needed) - there)
+
+
+def _needed_by(state: SinkSnapshot, directory: str) -> list[str]:
+    """Whatever of a checkpoint's data lies in files, but for finished and pending parts."""
+    opened = [part.part for parts in state.open.values() for part in parts if part.staging_file]
+    parts = [*opened, *(staging_file.part for staging_file in state.closed)]
+    seen = state.position.seen_keys
+    handles = [] if seen is None else [run.handle for run in seen.runs]
+    runs = [f"{directory}/{handle.path}" for handle in handles if isinstance(handle, FileHandle)]
+    return [*(part.path_of(part.in_progress) for part in parts), *runs]
