@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -63,6 +64,8 @@ def test_keys_are_exported(tmp_path: Path) -> None:
     file = tmp_path / "keys.parquet"
     assert "2 keys written" in told("state", tmp_path, "--export", file)
     table = pq.read_table(file)
+    meta = {name.decode(): json.loads(value) for name, value in table.schema.metadata.items()}
+    assert meta == {"partfile.hash_version": 1, "partfile.columns": ["id"], "partfile.kinds": ["string"]}
     hashes = hashes_of([pa.array(["a", "b"])])
     words = zip(hashes.high.tolist(), hashes.low.tolist(), strict=True)
     assert sorted(table["hash"].to_pylist()) == sorted((high << 64 | low).to_bytes(16, "big") for high, low in words)

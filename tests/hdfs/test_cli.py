@@ -49,7 +49,7 @@ def test_a_killed_sink_is_told_and_nothing_is_changed(hdfs: HdfsCluster, hdfs_di
     asked = {name for name, count in after.items() if count != before.get(name, 0)}
     assert "getListing" in asked
     assert not asked & CHANGING
-    live(url, hdfs.http_address, "auto", is_restore=True)
+    live(url, hdfs.http_address, "auto", kind=[True])
     assert told_json("status", url)["sinks"][0]["stuck"] == []
     assert told_json("verify", url)["findings"] == []
 
@@ -104,7 +104,7 @@ def test_a_killed_sink_is_recovered_and_goes_on(hdfs: HdfsCluster, hdfs_director
         assert "2 parts published" in told("recover", *place, "--apply", "--fence")
         assert rows_of(finished_files(store)) == Counter(f"row-{number:04d}" for number in range(4))
         assert "nothing to recover" in told("recover", *place)
-        live(url, hdfs.http_address, "auto", is_restore=True)
+        live(url, hdfs.http_address, "auto", kind=[True])
         assert_exactly_once(store)
     assert told_json("verify", url)["findings"] == []
     for wrong in ("/_partfile", "/no-bucket"):
@@ -141,7 +141,7 @@ def test_an_orphan_goes_to_the_quarantine_unless_it_is_open(hdfs: HdfsCluster, h
         (quarantine,) = report["quarantines"]
         assert store.read_file(f"_partfile/{quarantine.partition('/_partfile/')[2]}/{free}", 99) == b"no sink's"
         writing.close()
-        live(url, hdfs.http_address, "auto", is_restore=True)
+        live(url, hdfs.http_address, "auto", kind=[True])
         told(*clean, "--delete", "--fence")
         assert not any("-90." in file.path or "-91." in file.path for file in store.list())
         assert_exactly_once(store)
@@ -270,7 +270,7 @@ def test_a_kill_at_a_call_of_a_command(  # noqa: PLR0917 - fixtures.
                 # Which has less to do than that the second time ends well.
                 assert run("die_in_command", url, name=name, number=kill, when=when) in {-signal.SIGKILL, 0}
             assert run("command", url, name=name) == 0, f"{kills} of {calls}"
-            assert run("live", url, cut="auto", is_restore=True) == 0
+            assert run("live", url, cut="auto", kind=[True]) == 0
             with opener(hdfs.http_address)(url, None) as store:
                 assert_exactly_once(store)
                 staged = [file.path for file in store.list() if file.path.endswith(STAGED_ENDS)]

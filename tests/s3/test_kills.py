@@ -36,13 +36,18 @@ def large(server: S3Server) -> Stream:
     return Stream(_base(server), options_of(server), row_bytes=2 * MIB, rows_a_checkpoint=2)
 
 
+def distinct(server: S3Server) -> Stream:
+    """Small parts of rows that come again: runs of keys are written, merged and deleted."""
+    return small(server)._replace(again=3)
+
+
 def _base(server: S3Server) -> str:
     return f"s3://{server.bucket()}/base"
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("kind", [small, large])
+@pytest.mark.parametrize("kind", [small, large, distinct])
 @pytest.mark.fault("D14")
 def test_a_kill_at_a_request_loses_and_doubles_nothing(
     s3_server: S3Server,

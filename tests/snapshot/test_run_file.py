@@ -93,13 +93,13 @@ def test_damage_of_any_byte_is_seen() -> None:
 @pytest.mark.parametrize(
     ("index", "high", "ages", "says"),
     [
-        ('{"keys":2,"first_ms":0,"last_ms":0,"unit_ms":0}', [2, 1], [], "not in order"),
-        ('{"keys":2,"first_ms":0,"last_ms":0,"unit_ms":0}', [1, 1], [], "not in order"),
-        ('{"keys":3,"first_ms":0,"last_ms":0,"unit_ms":0}', [1, 2], [], "not those of 3 keys"),
-        ('{"keys":2,"first_ms":0,"last_ms":9,"unit_ms":0}', [1, 2], [], "its times"),
-        ('{"keys":2,"first_ms":0,"last_ms":1,"unit_ms":1}', [1, 2], [0, 2], "its times"),
-        ('{"keys":0,"first_ms":0,"last_ms":0,"unit_ms":0}', [], [], "greater than or equal to 1"),
-        ('{"keys":2,"first_ms":0,"last_ms":0}', [1, 2], [], "unit_ms"),
+        ('{"hash_version":1,"keys":2,"first_ms":0,"last_ms":0,"unit_ms":0}', [2, 1], [], "not in order"),
+        ('{"hash_version":1,"keys":2,"first_ms":0,"last_ms":0,"unit_ms":0}', [1, 1], [], "not in order"),
+        ('{"hash_version":1,"keys":3,"first_ms":0,"last_ms":0,"unit_ms":0}', [1, 2], [], "not those of 3 keys"),
+        ('{"hash_version":1,"keys":2,"first_ms":0,"last_ms":9,"unit_ms":0}', [1, 2], [], "its times"),
+        ('{"hash_version":1,"keys":2,"first_ms":0,"last_ms":1,"unit_ms":1}', [1, 2], [0, 2], "its times"),
+        ('{"hash_version":1,"keys":0,"first_ms":0,"last_ms":0,"unit_ms":0}', [], [], "greater than or equal to 1"),
+        ('{"hash_version":1,"keys":2,"first_ms":0,"last_ms":0}', [1, 2], [], "unit_ms"),
         ("[]", [1, 2], [], "not a valid run"),
     ],
 )
@@ -109,6 +109,14 @@ def test_a_hostile_run_is_refused(index: str, high: list[int], ages: list[int], 
     body = b"".join([index.encode(), b"\n", *(column.tobytes() for column in columns)])
     with pytest.raises(SnapshotCorrupt, match=says):
         decode_run(encode_body("run", body), "x")
+
+
+def test_a_run_of_keys_that_are_hashed_otherwise_is_no_damage() -> None:
+    """Its error says which version it is, and how the sink goes on."""
+    line = b'{"hash_version":2,"keys":1,"first_ms":0,"last_ms":0,"unit_ms":0}\n'
+    with pytest.raises(SnapshotVersionError, match=r"hashed by version 2.* by version 1") as told:
+        decode_run(encode_body("run", line + np.ones(2, "<u8").tobytes()), "x")
+    assert "--forget" in told.value.hint
 
 
 @given(KEYS, KEYS)

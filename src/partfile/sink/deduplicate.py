@@ -20,8 +20,8 @@ import pyarrow.types as pat
 
 from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import Latest
-from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys, UnneededRun
-from partfile.snapshot.documents import FileHandle
+from partfile.sink.states import RunFile, SeenKeys, UnneededRun
+from partfile.snapshot.documents import HASH_VERSION, FileHandle
 from partfile.snapshot.key_hash import hashes_of, kind_of
 from partfile.snapshot.run_file import MAX_KEYS, Run, decode_run, encode_run, merged, run_of
 from partfile.snapshot.streams import Scope

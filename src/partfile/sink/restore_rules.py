@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt, joined_hints
 from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
-from partfile.sink.states import HASH_VERSION, ClosedStagingFile, OpenPart
+from partfile.sink.states import ClosedStagingFile, OpenPart
+from partfile.snapshot.documents import HASH_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -179,10 +179,6 @@ class RowSchema(Persisted):
     user's own."""
 
 
-HASH_VERSION = 1
-"""Of ``snapshot.key_hash``. A change of marks, seeds or forms is another version, which finds no key of this one."""
-
-
 class RunFile(Persisted):
     """A run of key hashes (``snapshot.run_file``) that a checkpoint names."""
 

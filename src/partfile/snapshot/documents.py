@@ -138,6 +138,8 @@ def _no_number(word: str) -> None:
 
 FORMAT_VERSION = 1
 """The only one there is. Documents that were written before the first release need no reading."""
+HASH_VERSION = 1
+"""Of ``snapshot.key_hash``: a change of marks, seeds or forms is another one, which finds no key of this one."""
 MAX_DOCUMENT_BYTES = 1 << 28
 """Some 500 000 open parts; a reader takes no more, so a writer makes no more."""
 _MAX_HEADER_BYTES = 128

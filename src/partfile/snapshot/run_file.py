@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field
 
-from partfile.errors import SnapshotCorrupt
-from partfile.snapshot.documents import CORRUPT_HINT, decode_body, decode_model, encode_body, header_of
+from partfile.errors import SnapshotCorrupt, SnapshotVersionError
+from partfile.snapshot.documents import CORRUPT_HINT, HASH_VERSION, decode_body, decode_model, encode_body, header_of
 from partfile.stores.base import Persisted
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _MAX_LINE_BYTES = 512
 
 
 class _Index(Persisted):
+    hash_version: Annotated[int, Field(ge=1)]
+    """How the keys are hashed; see ``snapshot.key_hash``."""
     keys: Annotated[int, Field(ge=1, le=MAX_KEYS)]
     first_ms: int
     """Time of the oldest key, in milliseconds since 1970."""
@@ -174,7 +176,9 @@ def _sorted(high: Words, low: Words, times: Times) -> tuple[Words, Words, Times]
 
 def encode_run(run: Run) -> bytes:
     """A run as the bytes of its file."""
-    index = _Index(keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms, unit_ms=run.unit_ms)
+    index = _Index(
+        hash_version=HASH_VERSION, keys=run.keys, first_ms=run.first_ms, last_ms=run.last_ms, unit_ms=run.unit_ms
+    )
     columns = [run.high.astype("<u8", copy=False).data, run.low.astype("<u8", copy=False).data]
     columns += [] if run.ages is None else [run.ages.astype("<u4", copy=False).data]
     line = index.model_dump_json().encode()
@@ -203,11 +207,19 @@ def decode_run(data: bytes | mmap, path: str, *, is_checked: bool = False) -> Ru
 
     Raises:
         SnapshotCorrupt: It is damaged, or its keys are not in order.
-        SnapshotVersionError: It was written in another format version.
+        SnapshotVersionError: It was written in another format version, or its keys are hashed in another way.
     """
     body = decode_body(SCHEMA, data, path, is_checked=is_checked)
     line, ended, _ = bytes(body[:_MAX_LINE_BYTES]).partition(b"\n")
     index = decode_model(SCHEMA, _Index, line, path)
+    if index.hash_version != HASH_VERSION:
+        raise SnapshotVersionError(
+            f"the keys in {path} are hashed by version {index.hash_version}, and this partfile hashes by version "
+            f"{HASH_VERSION}: it would find none of them",
+            hint="Go on with the version of partfile that wrote it, or forget the keys: "
+            "partfile state PATH --uid UID --forget",
+            path=path,
+        )
     begin, words = len(line) + 1, index.keys * _WORD_BYTES
     ages = index.keys * _AGE_BYTES if index.unit_ms else 0
     if not ended or len(body) != begin + 2 * words + ages:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from support.crash.harness import explained
-from support.hdfs.life import Notes, finished_files, opener, taken_by, taken_files
+from support.hdfs.life import Kind, Notes, finished_files, opener, taken_by, taken_files
 from support.programs.clean_forks import CleanForks
 from support.sinks.life_cycle import ROWS, assert_only_grew, rows_of
 
@@ -70,10 +70,7 @@ class Kills(NamedTuple):
     cluster: HdfsCluster
     directory: str
     cut: Cut
-    is_restore: bool
-    """Whether they begin with parts that are longer than what a checkpoint vouches for, which the restore cuts."""
-    has_consumer: bool = False
-    """Whether a consumer takes each finished file the instant it is visible."""
+    kind: Kind
 
     def enumerate(self, notes: Path, choose: Choose, second: Second = lambda: None) -> None:
         """Die at each of the chosen calls in a life of its own; all rows are there once, before and after a restart.
@@ -88,8 +85,8 @@ class Kills(NamedTuple):
             for _ in range(PARALLEL):
                 idle.put(stack.enter_context(CleanForks("support.hdfs.life")))
             noted = self._count(idle, notes)
-            assert ("truncate" in noted.calls) is (self.is_restore and self.cut == "truncate")
-            assert bool(noted.takes) is self.has_consumer
+            assert ("truncate" in noted.calls) is (self.kind.is_restore and self.cut == "truncate")
+            assert bool(noted.takes) is self.kind.has_consumer
             pool = stack.enter_context(ThreadPoolExecutor(PARALLEL))
             lives = [pool.submit(self._die_and_live, idle, noted.calls, second(), point) for point in choose(noted)]
             assert lives
@@ -100,7 +97,7 @@ class Kills(NamedTuple):
         with _borrowed(idle) as forks:
             url = self._begin(forks, "counted")
             assert self._live(forks, "count", url, to=str(notes)) == 0
-            if self.has_consumer:
+            if self.kind.has_consumer:
                 taken = self._seen(url, {})
                 assert self._live(forks, "live", url) == 0
                 assert self._seen(url, taken) == taken, "a further start has shown a file"
@@ -131,7 +128,7 @@ class Kills(NamedTuple):
         opened = opener(self.cluster.http_address)
         with opened(url, None) as store, opened(taken_by(url), None) as taken:
             seen = finished_files(store)
-            if self.has_consumer:
+            if self.kind.has_consumer:
                 assert seen == {}, "a file is visible that no consumer has taken"
                 seen = taken_files(taken)
         assert max(rows_of(seen).values(), default=1) == 1, "a row was seen twice"
@@ -140,12 +137,12 @@ class Kills(NamedTuple):
 
     def _begin(self, forks: CleanForks, name: str) -> str:
         url = f"{self.cluster.url}{self.directory}/{name}"
-        if self.is_restore:
+        if self.kind.is_restore:
             assert self._run(forks, "seed", url) == -signal.SIGKILL
         return url
 
     def _live(self, forks: CleanForks, function: str, url: str, **arguments: object) -> int:
-        return self._run(forks, function, url, is_restore=self.is_restore, has_consumer=self.has_consumer, **arguments)
+        return self._run(forks, function, url, kind=self.kind, **arguments)
 
     def _run(self, forks: CleanForks, function: str, url: str, **arguments: object) -> int:
         return forks.run(function, url=url, http_address=self.cluster.http_address, cut=self.cut, **arguments)
@@ -185,7 +182,7 @@ class KillsWithOneCut:
     ) -> None:
         """The parts of a restore are longer than a checkpoint vouches for; with ``--long`` no call is left out."""
         choose = after_each if pytestconfig.getoption("long") else some_of(rng, STEPS[is_restore])
-        Kills(hdfs, hdfs_directory, self.cut, is_restore).enumerate(tmp_path / "calls.json", choose)
+        Kills(hdfs, hdfs_directory, self.cut, Kind(is_restore)).enumerate(tmp_path / "calls.json", choose)
 
     @pytest.mark.fault("K16")
     def test_a_second_kill_loses_and_doubles_nothing(
@@ -198,7 +195,7 @@ class KillsWithOneCut:
     ) -> None:
         """The restart that finalizes what the first kill left is killed too, at random; with ``--long`` after each."""
         choose = after_each if pytestconfig.getoption("long") else some_of(rng, TWICE_STEP)
-        kills = Kills(hdfs, hdfs_directory, self.cut, is_restore=True)
+        kills = Kills(hdfs, hdfs_directory, self.cut, Kind(is_restore=True))
         kills.enumerate(tmp_path / "calls.json", choose, somewhere(rng))
 
     @pytest.mark.drawn(1)
@@ -218,5 +215,5 @@ class KillsWithOneCut:
         The start after the first kill is killed too, at random.
         """
         choose = after_each if pytestconfig.getoption("long") else where_files_are_taken(rng)
-        kills = Kills(hdfs, hdfs_directory, self.cut, is_restore, has_consumer=True)
+        kills = Kills(hdfs, hdfs_directory, self.cut, Kind(is_restore, has_consumer=True))
         kills.enumerate(tmp_path / "calls.json", choose, somewhere(rng))

@@ -19,10 +19,21 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.stores.urls import HdfsUrl
 from partfile.testing.faults import KillAt, Recorder, intercept
-from support.sinks.life_cycle import LONG, ROWS, STAGED_ENDS, batch, make_sink, rows_of, run_to_the_end, visible
+from support.sinks.life_cycle import (
+    DISTINCT,
+    LONG,
+    ROWS,
+    ROWS_A_CHECKPOINT,
+    STAGED_ENDS,
+    batch,
+    make_sink,
+    rows_of,
+    run_to_the_end,
+    visible,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from partfile.sink.file_sink import FileSink
     from partfile.stores.base import Cut
@@ -142,33 +153,47 @@ class Notes(NamedTuple):
     """Those of them, counted from 1, after which a consumer found a finished file."""
 
 
-def count(url: str, http_address: str, cut: Cut, to: str, *, is_restore: bool, has_consumer: bool = False) -> None:
+class Kind(NamedTuple):
+    """Of a life; in JSON, a list."""
+
+    is_restore: bool
+    """Whether it begins with parts that a restore cuts."""
+    has_consumer: bool = False
+    """Whether a consumer takes each finished file the instant it is visible."""
+    is_distinct: bool = False
+    """Whether the rows of each checkpoint come again with the next one, and the sink deduplicates."""
+
+
+def count(url: str, http_address: str, cut: Cut, to: str, *, kind: Sequence[bool]) -> None:
     """Live, and write down the changing calls."""
-    recorder, taking = Recorder(CHANGING_CALLS), _consumer(url, http_address, has_consumer=has_consumer)
-    run_to_the_end(_sink(url, http_address, cut, recorder, taking, **_rolling(is_restore=is_restore)))
+    recorder, taking = Recorder(CHANGING_CALLS), _consumer(url, http_address, Kind(*kind))
+    _write(_sink(url, http_address, cut, recorder, taking, **_options(Kind(*kind))), Kind(*kind))
     Path(to).write_text(json.dumps(Notes(recorder.names, taking.moments if taking else [])))
 
 
-def live(url: str, http_address: str, cut: Cut, *, is_restore: bool, has_consumer: bool = False) -> None:
+def live(url: str, http_address: str, cut: Cut, *, kind: Sequence[bool]) -> None:
     """Write every row that is missing and end cleanly."""
-    taking = _consumer(url, http_address, has_consumer=has_consumer)
-    run_to_the_end(_sink(url, http_address, cut, None, taking, **_rolling(is_restore=is_restore)))
+    taking = _consumer(url, http_address, Kind(*kind))
+    _write(_sink(url, http_address, cut, None, taking, **_options(Kind(*kind))), Kind(*kind))
 
 
-def die(
-    url: str, http_address: str, cut: Cut, number: int, when: When, *, is_restore: bool, has_consumer: bool = False
-) -> None:
+def die(url: str, http_address: str, cut: Cut, number: int, when: When, *, kind: Sequence[bool]) -> None:
     """The same, with SIGKILL at one changing call; a consumer has looked after each call that was done."""
-    killer, taking = KillAt(number, when, only=CHANGING_CALLS), _consumer(url, http_address, has_consumer=has_consumer)
-    run_to_the_end(_sink(url, http_address, cut, killer, taking, **_rolling(is_restore=is_restore)))
+    killer, taking = KillAt(number, when, only=CHANGING_CALLS), _consumer(url, http_address, Kind(*kind))
+    _write(_sink(url, http_address, cut, killer, taking, **_options(Kind(*kind))), Kind(*kind))
 
 
-def _consumer(url: str, http_address: str, *, has_consumer: bool) -> Taking | None:
-    return Taking(url, http_address) if has_consumer else None
+def _write(sink: FileSink, kind: Kind) -> None:
+    run_to_the_end(sink, again=ROWS_A_CHECKPOINT if kind.is_distinct else 0)
 
 
-def _rolling(*, is_restore: bool) -> dict[str, Any]:
-    return {"rolling": LONG} if is_restore else {}
+def _options(kind: Kind) -> dict[str, Any]:
+    options: dict[str, Any] = {"rolling": LONG} if kind.is_restore else {}
+    return options | (DISTINCT if kind.is_distinct else {})
+
+
+def _consumer(url: str, http_address: str, kind: Kind) -> Taking | None:
+    return Taking(url, http_address) if kind.has_consumer else None
 
 
 def write_part(url: str, http_address: str, *, handle: str, valid: str, tail: str, number: int, when: When) -> None:

@@ -18,7 +18,7 @@ from partfile.stores.urls import S3Url
 from partfile.testing.faults import intercept
 from partfile.testing.store import new_part
 from support.crash.worlds import Process
-from support.sinks.life_cycle import SteppingClock, rows_done
+from support.sinks.life_cycle import DISTINCT, SteppingClock, rows_done
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +88,8 @@ class Stream(NamedTuple):
     row_bytes: int = 10
     rows_a_checkpoint: int = 3
     rolling: pf.RollingPolicy = LONG
+    again: int = 0
+    """So many rows before those of each checkpoint come once more, and the sink deduplicates."""
 
     def batch(self, first: int, count: int) -> pa.RecordBatch:
         """Rows of two buckets in turn, each with its number first and padded to its length."""
@@ -114,7 +116,7 @@ class Stream(NamedTuple):
             "rolling": self.rolling,
             "open_store": self.process(interceptor).open_store,
         }
-        return pf.FileSink(self.base, **(fixed | more))
+        return pf.FileSink(self.base, **(fixed | (DISTINCT if self.again else {}) | more))
 
     def run_to_the_end(self, interceptor: Any = None, **more: Any) -> None:
         """Write rows from the restored position on, checkpoint by checkpoint, and end cleanly."""
@@ -122,6 +124,9 @@ class Stream(NamedTuple):
             done = rows_done(out)
             while done < self.rows:
                 count = min(self.rows_a_checkpoint, self.rows - done)
+                if self.again and done:
+                    first = max(0, done - self.again)
+                    out.write(self.batch(first, done - first))
                 out.write(self.batch(done, count), position=done + count)
                 done += count
                 out.checkpoint()

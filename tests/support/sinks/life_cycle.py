@@ -107,6 +107,8 @@ ROWS = 12
 ROWS_A_CHECKPOINT = 3
 LONG = pf.RollingPolicy(max_part_bytes=10**6, rollover_interval_s=1e6, inactivity_interval_s=1e6)
 """Parts that stay open until the clean end."""
+DISTINCT: dict[str, Any] = {"deduplicate": pf.Deduplicate("row"), "inline_threshold_bytes": 0}
+"""Options of a sink to which rows come again: each run of keys is a file, and some are merged."""
 STAGED_ENDS = (".in-progress", ".pending")
 FENCED = 17
 FAILED = 18
@@ -244,12 +246,20 @@ def stopped_with_savepoint(tmp_path: Path, rows: int = 4) -> str:
     return out.stop_with_savepoint(tmp_path / "savepoints")
 
 
-def run_to_the_end(sink: FileSink, rows: int = ROWS) -> None:
-    """Write rows from the restored position on, leaving a tail beyond each checkpoint, and end cleanly."""
+def run_to_the_end(sink: FileSink, rows: int = ROWS, *, again: int = 0) -> None:
+    """Write rows from the restored position on, leaving a tail beyond each checkpoint, and end cleanly.
+
+    Args:
+        sink: To it; for ``again`` one with the options ``DISTINCT``.
+        rows: So many there are in the end.
+        again: So many rows before those of each checkpoint come once more.
+    """
     with sink.local() as out:
         done = rows_done(out)
         while done < rows:
             count = min(ROWS_A_CHECKPOINT, rows - done)
+            for row in range(max(0, done - again), done):
+                out.write(batch(row, 1))
             for _ in range(count):
                 out.write(batch(done, 1), position=done + 1)
                 done += 1

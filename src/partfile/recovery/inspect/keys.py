@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -184,6 +185,8 @@ def _run_report(
 def export_keys(store: MetadataStore, place: Place, job: Job, file: str) -> int:
     """Write the keys of one job to a new Parquet file: ``hash``, 16 bytes, and ``time``; returns how many.
 
+    Its metadata have ``partfile.hash_version``, and ``partfile.columns`` and ``partfile.kinds`` as JSON.
+
     Atomicity: none; what fails on the way leaves no file behind. A key that was entered again may be in two runs.
 
     Args:
@@ -218,7 +221,11 @@ def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: st
 
     from partfile.sink.deduplicate import damage_told, opened_run  # noqa: PLC0415
 
-    schema = pa.schema([("hash", pa.binary(16)), ("time", pa.timestamp("ms", "UTC"))])
+    told = {"hash_version": seen.hash_version, "columns": seen.columns, "kinds": seen.kinds}
+    schema = pa.schema(
+        [("hash", pa.binary(16)), ("time", pa.timestamp("ms", "UTC"))],
+        {f"partfile.{name}": json.dumps(value) for name, value in told.items()},
+    )
     count = 0
     try:
         with Path(file).open("xb") as opened, pq.ParquetWriter(opened, schema, compression="zstd") as writer:

@@ -27,8 +27,8 @@ from partfile.sink.deduplicate import (
     unneeded_since,
 )
 from partfile.sink.policies import Latest
-from partfile.sink.states import HASH_VERSION, RunFile, SeenKeys
-from partfile.snapshot.documents import FileHandle
+from partfile.sink.states import RunFile, SeenKeys
+from partfile.snapshot.documents import HASH_VERSION, FileHandle
 from partfile.snapshot.key_hash import SECOND, Hashes, mark_of
 from partfile.snapshot.run_file import merged
 from partfile.stores.base import Persisted
