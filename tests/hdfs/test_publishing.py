@@ -23,6 +23,7 @@ from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.faults import ActAt, CrashAt, FailAt, SimulatedCrash, count_calls
 from partfile.testing.store import files_in, finished_bytes, new_part, write_part
+from support.hdfs.life import opener as opener_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,17 +171,27 @@ def test_a_truncate_whose_answer_was_lost_leaves_the_part_owed(opener: Opener) -
 
 
 def test_a_part_that_a_rival_is_cutting_is_not_taken_for_one_that_lost_bytes(
-    hdfs: HdfsCluster, hdfs_directory: str, opener: Opener
+    own_hdfs: HdfsCluster, own_hdfs_directory: str
 ) -> None:
     """hdfs-native shows nothing of its last block meanwhile."""
-    handle = write_part(opener(), DATA, tail=TAIL)
-    rival = HdfsCalls(hdfs.url, HdfsOptions(http_address=hdfs.http_address))
-    path = f"{hdfs_directory}/{handle.path_of(handle.pending)}"
-    store = opener(ActAt(1, lambda: rival.truncate(path, len(DATA)), only={"open"}))
+
+    def opened(*interceptors: Interceptor) -> HdfsStore:
+        return opener_of(own_hdfs.http_address, *interceptors)(own_hdfs.url + own_hdfs_directory, None)
+
+    handle = write_part(opened(), DATA, tail=TAIL)
+    rival = HdfsCalls(own_hdfs.url, HdfsOptions(http_address=own_hdfs.http_address))
+
+    def begin_to_cut() -> None:
+        # The DataNode cuts: while it is paused, the cut cannot end before the part is opened.
+        own_hdfs.pause_datanode()
+        assert rival.truncate(f"{own_hdfs_directory}/{handle.path_of(handle.pending)}", len(DATA)) is False
+
+    store = opened(ActAt(1, begin_to_cut, only={"open"}))
     with pytest.raises(NotReady, match=f"shows 0 of {len(DATA)} bytes"):
         store.publish(handle, "rewrite")
+    own_hdfs.resume_datanode()
     store.publish(handle, "rewrite")
-    assert finished_bytes(opener(), handle) == DATA
+    assert finished_bytes(opened(), handle) == DATA
 
 
 def test_a_sidecar_that_cannot_be_read_for_a_moment_is_no_conflict(opener: Opener) -> None:
@@ -251,7 +262,8 @@ FEWEST_CALLS: dict[Cut, dict[str, int]] = {
     "valid-length": {"recover_lease": 1, "append": 1, "create": 1, "write": 1, "sync": 1, "close": 2, "rename": 2},
 }
 """Of one publish of a pending part whose lease another process has and whose tail does not count."""
-PATIENCE_S = 30.0
+PATIENCE_S = 55.0
+"""Less than a lease lasts, and than a call or a recovery is waited for: it never comes to that."""
 
 
 @pytest.mark.drawn(3)

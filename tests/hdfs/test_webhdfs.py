@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from support.hdfs.cluster import HdfsCluster
 
 
-TIMEOUT_S = 10.0
-PATIENCE_S = 60.0
+TIMEOUT_S = PATIENCE_S = 60.0
 """For what takes a second on a machine without other load."""
+SILENCE_S = 3.0
+"""How long a request waits that is not answered: long enough for it to be sent on a busy machine."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -60,7 +61,7 @@ def length_of(cluster: HdfsCluster, path: str) -> int:
 
 def truncate_to_the_end(web: WebHdfs, path: str, length_bytes: int) -> None:
     """Repeat the call until the cut has finished."""
-    ends_at_s = time.monotonic() + 30
+    ends_at_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends_at_s:
         with suppress(NotReady):
             if web.truncate(path, length_bytes, TIMEOUT_S):
@@ -84,17 +85,20 @@ def test_a_cut_that_needs_no_datanode_is_finished_at_once(
 
 
 @pytest.mark.fault("F9")
-def test_a_cut_inside_a_block_begins_and_then_finishes(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_a_cut_inside_a_block_begins_and_then_finishes(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """The first answer says begun, no process can append meanwhile; the one that says finished means it."""
-    web = connect(hdfs)
-    path = create(hdfs, f"{hdfs_directory}/part", b"abcdefghij")
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/part", b"abcdefghij")
+    # The DataNode cuts: while it is paused, the cut cannot end before the next call.
+    own_hdfs.pause_datanode()
     assert web.truncate(path, 4, TIMEOUT_S) is False
     with pytest.raises(RuntimeError, match="RecoveryInProgress"):
-        hdfs_native.Client(hdfs.url).append(path)
+        hdfs_native.Client(own_hdfs.url).append(path)
+    own_hdfs.resume_datanode()
     truncate_to_the_end(web, path, 4)
-    with hdfs_native.Client(hdfs.url).append(path) as file:
+    with hdfs_native.Client(own_hdfs.url).append(path) as file:
         file.write(b"K")
-    assert read(hdfs, path) == b"abcdK"
+    assert read(own_hdfs, path) == b"abcdK"
 
 
 def test_a_cut_of_a_file_in_a_snapshot_is_not_finished_before_it_can_be_appended_to(
@@ -125,15 +129,18 @@ def test_a_cut_beyond_the_end_is_refused(hdfs: HdfsCluster, hdfs_directory: str)
     assert read(hdfs, path) == b"abc"
 
 
-def test_another_length_while_a_cut_goes_on_has_to_wait(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_another_length_while_a_cut_goes_on_has_to_wait(own_hdfs: HdfsCluster, own_hdfs_directory: str) -> None:
     """Of two who cut one file to two lengths at once, the second is not ready, and the first cut is what happens."""
-    web = connect(hdfs)
-    path = create(hdfs, f"{hdfs_directory}/part", b"abcdefghij")
+    web = connect(own_hdfs)
+    path = create(own_hdfs, f"{own_hdfs_directory}/part", b"abcdefghij")
+    # The DataNode cuts: while it is paused, the first cut cannot end before the second is asked for.
+    own_hdfs.pause_datanode()
     assert web.truncate(path, 4, TIMEOUT_S) is False
     with pytest.raises(NotReady, match="being truncated"):
         web.truncate(path, 3, TIMEOUT_S)
+    own_hdfs.resume_datanode()
     truncate_to_the_end(web, path, 4)
-    assert read(hdfs, path) == b"abcd"
+    assert read(own_hdfs, path) == b"abcd"
 
 
 def test_an_open_file_is_not_cut(hdfs: HdfsCluster, hdfs_directory: str) -> None:
@@ -163,7 +170,7 @@ def test_a_file_whose_lease_is_being_recovered_is_not_ready(own_hdfs: HdfsCluste
     with pytest.raises(NotReady, match="recovery is in progress"):
         web.truncate(path, 3, TIMEOUT_S)
     own_hdfs.resume_datanode()
-    ends_at_s = time.monotonic() + 30
+    ends_at_s = time.monotonic() + PATIENCE_S
     while not client.recover_lease(path):
         assert time.monotonic() < ends_at_s
         time.sleep(0.1)
@@ -239,7 +246,7 @@ def test_a_namenode_that_falls_silent_leaves_the_outcome_unknown(
     own_hdfs.pause_namenode()
     began_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match="no answer in time"):
-        web.truncate(path, 0, 0.5)
+        web.truncate(path, 0, SILENCE_S)
     assert time.monotonic() - began_s < PATIENCE_S
     own_hdfs.resume_namenode()
     ends_at_s = time.monotonic() + PATIENCE_S
@@ -255,7 +262,8 @@ def test_a_namenode_killed_while_it_is_asked_leaves_the_outcome_unknown(
     web = connect(own_hdfs)
     path = create(own_hdfs, f"{own_hdfs_directory}/asked", b"abc")
     own_hdfs.pause_namenode()
-    killer = threading.Timer(0.5, own_hdfs.kill_namenode)
+    # Once the request is there, which the NameNode does not read.
+    killer = threading.Timer(SILENCE_S, own_hdfs.kill_namenode)
     killer.start()
     with pytest.raises(OutcomeUnknown):
         web.truncate(path, 0, TIMEOUT_S)
