@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -69,11 +70,19 @@ def free_port() -> int:
 
 def gone(process_ids: Iterable[int]) -> bool:
     """Whether none of these processes runs any more; one that has ended and was not waited for is gone."""
-    states = [Path(f"/proc/{number}/stat") for number in process_ids]
-    return all(not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z" for state in states)
+    return all(_is_gone(number) for number in process_ids)
 
 
-def wait_until_gone(process_ids: Iterable[int], timeout_s: float = 60.0) -> None:
+def _is_gone(process_id: int) -> bool:
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        # It may end between the opening of its file and the reading.
+        return True
+    return state.rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until_gone(process_ids: Iterable[int], timeout_s: float = 240.0) -> None:
     """Wait until all of them have ended.
 
     Raises:
@@ -85,7 +94,8 @@ def wait_until_gone(process_ids: Iterable[int], timeout_s: float = 60.0) -> None
         time.sleep(0.05)
         left = [number for number in left if not gone([number])]
     for number in left:
-        os.kill(number, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
     assert not left, f"the processes {left} did not end by themselves"
 
 
