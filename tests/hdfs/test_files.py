@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partfile.errors import AlreadyExists, NotApplied, OutcomeUnknown, StoreError
+from partfile.stores.hdfs import client
 from partfile.stores.hdfs.client import HdfsCalls
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
@@ -124,8 +125,12 @@ def test_a_checkpoint_that_is_there_is_never_said_not_to_be(opener: Opener, call
 # Markers on HDFS whose holder has died: their lease can be had after a minute, and until then nothing waits for it.
 
 
-def test_a_marker_that_was_refused_once_is_not_waited_for_again(hdfs: HdfsCluster, hdfs_directory: str) -> None:
+def test_a_marker_that_was_refused_once_is_not_waited_for_again(
+    hdfs: HdfsCluster, hdfs_directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each batch asks for the marker: after a driver's death each would otherwise lose half a second for a minute."""
+    # Long enough for a second attempt, however slowly a busy machine makes the first one.
+    monkeypatch.setattr(client, "_LOOKERS_ARE_GONE_AFTER_S", 5.0)
     base = hdfs.url + hdfs_directory
     attempts = Recorder(only={"append"})
     calls = intercept(HdfsCalls(hdfs.url, HdfsOptions()), attempts)

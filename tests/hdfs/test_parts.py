@@ -281,7 +281,7 @@ assert store.read_file("child", 9) == b"x"
 @pytest.mark.fault("N10")
 def test_a_forked_child_has_a_client_of_its_own_and_ends_by_itself(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """It works through the store it inherited, reads through no connection of its parent's, and ends by itself."""
-    subprocess.run([sys.executable, "-c", FORKING, hdfs.url + hdfs_directory], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", FORKING, hdfs.url + hdfs_directory], check=True, timeout=PATIENCE_S)
 
 
 def test_reading_wants_a_base_that_is_there(hdfs: HdfsCluster) -> None:
@@ -326,7 +326,7 @@ def test_a_close_waits_until_the_datanode_has_reported(own_hdfs: HdfsCluster, ow
     closing = threading.Thread(target=stream.close)
     closing.start()
     # The DataNode has the end of the block; it sleeps before it can tell the new NameNode.
-    wait_until(lambda: own_hdfs.finalized_blocks() > whole, "the DataNode does not get the end of the block")
+    wait_until(lambda: own_hdfs.finalized_blocks() - whole, "the DataNode does not get the end of the block")
     own_hdfs.pause_datanode()
     own_hdfs.start_namenode()
     time.sleep(CLIENT_GIVES_UP_AFTER_S + 5)
@@ -359,12 +359,12 @@ def test_a_recovery_whose_answer_is_lost_is_asked_for_again(own_hdfs: HdfsCluste
     stream.write(DURABLE)
     handle = stream.persist()
     own_hdfs.pause_namenode()
-    publishing = threading.Thread(target=publish_for, args=(store, handle, "truncate", 150))
+    publishing = threading.Thread(target=publish_for, args=(store, handle, "truncate", PATIENCE_S))
     publishing.start()
     time.sleep(1)
     own_hdfs.kill_namenode()
     own_hdfs.start_namenode()
-    publishing.join(170)
+    publishing.join(1.5 * PATIENCE_S)
     assert not publishing.is_alive()
     assert finished_bytes(store, handle) == DURABLE
 
@@ -377,7 +377,7 @@ def test_a_part_whose_namenode_died_while_it_was_cut_is_never_given_up(
     calls = RestartAfterTheFirstTruncate(own_hdfs, options)
     store = HdfsStore(own_hdfs.url + own_hdfs_directory, options, calls=calls)
     handle = write_part(store, DURABLE, tail=b"tail" * 1000)
-    publish_for(store, handle, "auto", 100)
+    publish_for(store, handle, "auto", PATIENCE_S)
     assert calls.answers[0] is False
     assert files_in(store) == {handle.path_of(handle.name): len(DURABLE)}
     assert finished_bytes(store, handle) == DURABLE

@@ -19,6 +19,7 @@ from partfile.readers.cut_files import CutFiles
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.store import new_part
+from support.processes.deadline import PATIENCE_S
 from support.programs.clean_forks import CleanForks
 from support.sinks.life_cycle import continue_to, long_sink
 from support.spark.hdfs import hdfs_sink
@@ -148,7 +149,7 @@ def assert_ends_in_time(work: Callable[[], object]) -> None:
 def test_a_forked_child_reads_through_what_it_inherited(hdfs: HdfsCluster, hdfs_directory: str) -> None:
     """A file system, a dataset and an open file made before the fork; nothing waits for threads of the parent's."""
     url = write_rows(hdfs, f"{hdfs_directory}/out")
-    subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=PATIENCE_S)
 
 
 def test_an_open_file_ends_in_an_error_where_its_closed_blocks_end(hdfs: HdfsCluster, hdfs_directory: str) -> None:
@@ -228,7 +229,7 @@ def test_a_scan_waits_for_a_namenode_that_restarts(own_hdfs: HdfsCluster, own_hd
     own_hdfs.kill_namenode()
     timer = threading.Timer(2, own_hdfs.start_namenode)
     timer.start()
-    assert pf.read(url, storage_options={"call_timeout_s": 50.0}).count_rows() == 6
+    assert pf.read(url, storage_options={"call_timeout_s": PATIENCE_S}).count_rows() == 6
     assert timer.finished.is_set()
 
 

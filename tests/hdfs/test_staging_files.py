@@ -14,6 +14,7 @@ from partfile.stores.hdfs.store import HdfsStore
 from partfile.stores.hdfs.webhdfs import Unreachable
 from partfile.testing.faults import FailAt, Recorder
 from partfile.testing.store import new_staging_file, read_staging_file, write_staging_file
+from support.processes.deadline import PATIENCE_S
 from support.programs.remote_writer import RemoteWriter
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def test_readers_do_not_disturb_a_writer(opener: Opener) -> None:
     for _ in range(5):
         staging_file = _go_on(stream)
     for reader in readers:
-        reader.join(60)
+        reader.join(PATIENCE_S)
     # Each was given the handle that was the newest when it began.
     assert len(seen) == len(readers)
     assert all((DATA + 5 * MORE).startswith(data) and len(data) >= len(DATA) for data in seen)

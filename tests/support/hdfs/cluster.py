@@ -84,8 +84,8 @@ def _xml(properties: Mapping[str, str]) -> str:
     return "\n".join(["<configuration>", *rows, "</configuration>", ""])
 
 
-READY_TIMEOUT_S = 180.0
-_COMMAND_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 240.0
+_COMMAND_TIMEOUT_S = 240.0
 _POLL_INTERVAL_S = 0.1
 _REQUEST_TIMEOUT_S = 2.0
 _HEARTBEAT_IS_FRESH_S = 3
