@@ -127,7 +127,7 @@ def test_items_are_written_in_order_while_the_next_ones_are_fetched() -> None:
             yield number
 
     def write(number: int) -> None:
-        assert third_is_fetched.wait(10), "nothing is fetched while this is written"
+        assert third_is_fetched.wait(60), "nothing is fetched while this is written"
         written.append(number)
 
     prefetch(items(), write)
@@ -171,24 +171,28 @@ def test_nothing_is_written_after_a_failure() -> None:
 
 def test_a_failing_fetch_waits_for_the_write_that_is_under_way() -> None:
     """When it raises, nothing is being written any more, and no thread is left that a fork would lose."""
-    before, is_writing, goes_on, written = threading.active_count(), threading.Event(), threading.Event(), list[int]()
+    # Threads of other tests may end meanwhile.
+    before, is_writing, goes_on, written = set(threading.enumerate()), threading.Event(), threading.Event(), list[int]()
+
+    timers = list[threading.Timer]()
 
     def items() -> Iterator[int]:
         yield 0
-        assert is_writing.wait(10)
+        assert is_writing.wait(60)
         yield 1
-        threading.Timer(0.05, goes_on.set).start()
+        timers.append(threading.Timer(0.05, goes_on.set))
+        timers[0].start()
         raise ValueError("the rows have ended too early")
 
     def write(number: int) -> None:
         is_writing.set()
-        assert goes_on.wait(10)
+        assert goes_on.wait(60)
         written.append(number)
 
     with pytest.raises(ValueError, match="ended too early"):
         prefetch(items(), write)
     assert written == [0]
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) - before <= {*timers}, "a thread is left"
 
 
 def test_a_fetch_that_fails_because_a_write_has_does_not_hide_why() -> None:
@@ -197,7 +201,7 @@ def test_a_fetch_that_fails_because_a_write_has_does_not_hide_why() -> None:
 
     def fetched() -> Iterator[int]:
         yield 1
-        assert has_failed.wait(10)
+        assert has_failed.wait(60)
         raise EOFError("the source has ended")
 
     def fail(_item: int) -> None:

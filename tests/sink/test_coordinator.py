@@ -32,6 +32,7 @@ from partfile.sink.spark.stream import QueryWatch, StartedQuery
 from partfile.sink.states import PendingPart, SubtaskSnapshot
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import FailAt, Recorder, intercept
+from support.files.disks import open_below
 from support.sinks.harness import Harness
 from support.sinks.life_cycle import (
     LONG,
@@ -448,11 +449,10 @@ def test_a_refused_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
     run_to_the_end(make_sink(tmp_path), 3)
     newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
     newest.write_bytes(b"no checkpoint")
-    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         with pytest.raises(SnapshotCorrupt):
             make_sink(tmp_path).local().open()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_below(tmp_path) == set()
 
 
 def test_starts_that_cannot_publish_do_not_pile_up_checkpoints(tmp_path: Path) -> None:

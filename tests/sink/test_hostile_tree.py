@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = [pytest.mark.fault("H2"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.fault("H2"), pytest.mark.timeout(240)]
 VERBS = ("status --scan", "verify", "list", "recover", "recover --apply --fence", "clean --older-than 0s")
 WRITTEN = 4
 

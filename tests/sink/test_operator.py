@@ -6,7 +6,6 @@ import errno
 import fcntl
 import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -31,12 +30,14 @@ from partfile.testing.store import new_part
 from partfile.writers.arrow_staging import StagingFormat
 from partfile.writers.parquet import ParquetFormat
 from partfile.writers.registry import resolve_format
+from support.files.disks import open_below
 from support.sinks.harness import Harness
 from support.sinks.life_cycle import batch, finished_files, make_sink, rows_of
 from support.sinks.staged_streams import staging_files_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from partfile.testing.faults import Call
 
@@ -172,8 +173,7 @@ def assert_nothing_is_held(base: Path) -> None:
     """There are staged files, of which this process has none open and whose locks can be had."""
     staged = list(base.rglob("*.in-progress"))
     assert staged
-    held = {link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
-    assert not {path.resolve() for path in staged} & held
+    assert not {path.resolve() for path in staged} & open_below(base)
     for path in staged:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

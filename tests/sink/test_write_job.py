@@ -48,9 +48,9 @@ def acknowledges_at_once(connection: socket.socket) -> bool:
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
 
 
-def descriptors() -> list[str]:
+def descriptors() -> set[str]:
     """The numbers of this process's open descriptors."""
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 @needs_linux
@@ -61,7 +61,8 @@ def test_the_connection_to_the_jvm_acknowledges_at_once(connected: socket.socket
     before = descriptors()
     acknowledge_at_once()
     assert acknowledges_at_once(connected)
-    assert descriptors() == before
+    # What other tests have left open may be collected meanwhile.
+    assert descriptors() <= before
 
 
 @needs_linux

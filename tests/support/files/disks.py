@@ -1,17 +1,26 @@
-"""File systems with little room."""
+"""File systems with little room, and what this process has open on one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+def open_below(directory: Path) -> set[Path]:
+    """The files and directories at or below one that this process has open; others may come and go meanwhile."""
+    found: set[Path] = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(link.readlink())
+    return {path for path in found if path.is_relative_to(directory.resolve())}
 
 
 @contextmanager
