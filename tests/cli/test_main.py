@@ -178,7 +178,7 @@ def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
             # Python may see a signal that comes just before a blocking read only after it: the user presses again.
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                _, errors = process.communicate(timeout=5)
+                _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "")
 
 

@@ -26,6 +26,7 @@ from partfile.sink.policies import PartNumber
 from partfile.stores.local.store import LocalStore
 from partfile.stores.parts import rewritten
 from support.files.trees import finished_of, sidecars, write_tree
+from support.processes.deadline import PATIENCE_S, wait_until
 from support.sinks.life_cycle import batch, continue_to, long_sink, make_sink, seed_with_a_tail, start_child
 
 if TYPE_CHECKING:
@@ -320,18 +321,21 @@ def test_a_file_that_was_moved_away_is_named(tmp_path: Path) -> None:
 
 def test_reading_beside_a_live_sink_only_ever_sees_more(tmp_path: Path) -> None:
     """While a sink rolls and publishes, each look shows whole rows, none twice, and all that an earlier look showed."""
-    rows = 100
+    rows, looks_enough = 100, tmp_path.with_name("looks-enough")
 
     def write() -> None:
         with make_sink(tmp_path).local() as out:
             for number in range(rows):
+                if number == rows // 2:
+                    # However much faster than the reader this process is.
+                    wait_until(looks_enough.exists)
                 out.write(batch(number, 1), position=number + 1)
                 out.checkpoint()
 
     child = start_child(write)
     before: set[str] = set()
     looks = 0
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while len(before) < rows and time.monotonic() < deadline:
         try:
             found = values(pf.read(tmp_path, schema=TEXT))
@@ -341,6 +345,8 @@ def test_reading_beside_a_live_sink_only_ever_sees_more(tmp_path: Path) -> None:
         assert before <= set(found) <= set(numbered(range(rows)))
         before = set(found)
         looks += 1
+        if looks > 3:
+            looks_enough.touch()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert values(pf.read(tmp_path)) == numbered(range(rows))
     assert looks > 3

@@ -21,6 +21,7 @@ from partfile.readers.lines import BLOCK_BYTES, json_format
 from partfile.readers.streams import SnappyBlocks
 from partfile.writers.compression import Compression
 from partfile.writers.json import JsonLinesFormat
+from support.processes.deadline import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ def test_every_scan_of_json_ends(tmp_path: Path, processors: int) -> None:
             for row in range(number * ROWS, (number + 1) * ROWS):
                 file.write(json.dumps({"id": row, "text": "x" * TEXT_BYTES}) + "\n")
     command = [sys.executable, "-c", READER, str(tmp_path), str(processors)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout.strip() == "9000 (10, 1) 9000 10 7000 [0, 8999] [8999] 9000 9000", done.stderr
 
 
