@@ -135,7 +135,8 @@ def test_a_body_ends_before_its_length(s3_proxy: S3Proxy, proxied: Place) -> Non
 
 def test_a_late_reply_comes_after_the_deed(s3_proxy: S3Proxy, proxied: Place, direct: Place) -> None:
     """The object is there while the client still waits, and the client gets its answer."""
-    s3_proxy.inject(late_reply(2.0), operation="PutObject")
+    # Long enough for a look at the object on a busy machine.
+    s3_proxy.inject(late_reply(10.0), operation="PutObject")
     put = threading.Thread(target=proxied.call, args=("put_object",), kwargs={"Body": b"body"})
     put.start()
     wait_for_object(direct)
@@ -151,7 +152,7 @@ def test_a_late_request_is_done_behind_the_clients_back(s3_proxy: S3Proxy, bucke
     )
     impatient.retries = 1
     impatient.connect()
-    s3_proxy.inject(late_request(6.0))
+    s3_proxy.inject(late_request(10.0))
     with pytest.raises(ReadTimeoutError):
         Place(impatient, bucket, "key").call("put_object", Body=b"body")
     assert not direct.exists()

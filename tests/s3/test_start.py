@@ -19,6 +19,7 @@ from partfile.stores.s3.client import this_process
 from partfile.stores.s3.store import S3Store
 from partfile.stores.urls import S3Url
 from partfile.testing.store import neighbour, new_part
+from support.processes.deadline import PATIENCE_S
 from support.s3.life import Stream, options_of, store_options
 from support.s3.proxy import S3Proxy
 
@@ -222,7 +223,7 @@ def test_a_spawned_child_opens_the_store_from_its_url(moto: S3Server) -> None:
         store.create_file("a", b"1")
     process = multiprocessing.get_context("spawn").Process(target=_read, args=(base, options))
     process.start()
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
 
 

@@ -227,10 +227,7 @@ def test_a_query_that_failed_lets_go_of_the_sink(
         watched(sink, query),
     ):
         pass
-    for _ in range(50):
-        if timers():
-            threading.Event().wait(0.1)
-    assert timers() == []
+    wait_until(lambda: timers() == [])
     assert finished(tmp_path / "out") == []
 
 

@@ -32,7 +32,7 @@ def run(root: Path, spark: dict[str, str] | None = None, **job: Any) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         env={**os.environ, "PYTHONPATH": str(DRIVER.parents[2])},
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -76,12 +76,17 @@ def test_a_speculative_twin_doubles_nothing(tmp_path: Path, more: dict[str, Any]
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.quantile": "0.3",
         "spark.speculation.minTaskRuntime": "100ms",
+        # A twin needs the other executor, which may begin long after the first one on a busy machine.
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "240s",
     }
     with standalone_cluster(tmp_path) as url, Watcher(tmp_path / "out"):
         run(
             tmp_path,
             master=url,
-            once="sleep:20",
+            # It is ended as soon as its twin has won.
+            once="sleep:60",
             flag=str(tmp_path / "flag"),
             row=90,
             spark=speculation,

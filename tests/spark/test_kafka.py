@@ -90,7 +90,7 @@ def batches() -> list[Path]:
 
 def wait_for_batches(count: int) -> None:
     """Wait until so many are done."""
-    wait_until(lambda: len(batches()) >= count, f"{count} batches are not done", timeout_s=150)
+    wait_until(lambda: len(batches()) >= count, f"{count} batches are not done")
 
 
 def orders(first: int, last: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from pyspark.errors import StreamingQueryException
 import partfile as pf
 from partfile.errors import NotReady
 from partfile.stores.local.store import LocalStore
-from support.processes.deadline import wait_until
+from support.processes.deadline import PATIENCE_S, wait_until
 from support.spark.streams import NOW, expected, finished, ids_by_duckdb, make_sink, stream, write_source
 
 if TYPE_CHECKING:
@@ -41,11 +42,9 @@ def start(spark: SparkSession, path: Path, write: Any, name: str = "spark", **tr
 
 def hidden(base: Path) -> list[Path]:
     """The data files that no reader sees: staging files and pending parts."""
-    return [
-        path
-        for path in base.rglob("*")
-        if path.is_file() and path.name.startswith(("_", ".")) and "_partfile" not in path.parts
-    ]
+    # Not by Path.rglob, which fails over a directory that the sink takes away meanwhile.
+    files = [Path(folder, name) for folder, _, names in os.walk(base) for name in names]
+    return [path for path in files if path.name.startswith(("_", ".")) and "_partfile" not in path.parts]
 
 
 def test_a_query_that_ends_by_itself_leaves_finished_files_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -71,7 +70,7 @@ def test_a_query_that_is_stopped_ends_cleanly(spark: SparkSession, tmp_path: Pat
             written.set()
 
     query = start(spark, tmp_path, write, processingTime="0 seconds")
-    assert written.wait(120)
+    assert written.wait(PATIENCE_S)
     sink.finish()
     assert finished(tmp_path / "out") == []
     query.stop()
@@ -97,7 +96,7 @@ def test_a_stop_amid_a_batch_leaves_its_rows_to_the_next_run(spark: SparkSession
         sink.foreach_batch(df, batch_id)
 
     query = start(spark, tmp_path, write)
-    assert begun.wait(120)
+    assert begun.wait(PATIENCE_S)
     query.stop()
     sink.finish()
     assert ids_by_duckdb(tmp_path / "out") == expected(30)
@@ -206,7 +205,7 @@ def test_a_query_that_is_refused_takes_no_clean_end_away(spark: SparkSession, tm
         written.set()
 
     query = start(spark, tmp_path, write, processingTime="0 seconds")
-    assert written.wait(120)
+    assert written.wait(PATIENCE_S)
     with pytest.raises(StreamingQueryException, match="is another one"):
         start(spark, tmp_path, sink.foreach_batch, "other").awaitTermination()
     query.stop()
@@ -230,7 +229,7 @@ def test_what_hears_of_progress_may_end_the_sink(spark: SparkSession, tmp_path: 
     sink = make_sink(tmp_path / "out", on_progress=told, rolling=rolling)
     frame = stream(spark, tmp_path / "source")
     query = sink.start(frame, checkpoint_location=str(tmp_path / "spark"), processingTime="0 seconds")
-    assert ended.wait(120)
+    assert ended.wait(PATIENCE_S)
     query.stop()
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
 
@@ -243,16 +242,16 @@ def test_a_batch_function_may_ask_for_the_end(spark: SparkSession, tmp_path: Pat
     def write(df: DataFrame, batch_id: int) -> None:
         sink.foreach_batch(df, batch_id)
         written.set()
-        go_on.wait(120)
+        go_on.wait(PATIENCE_S)
         sink.finish()
 
     query = start(spark, tmp_path, write, processingTime="0 seconds")
-    assert written.wait(120)
+    assert written.wait(PATIENCE_S)
     stopping = threading.Thread(target=query.stop)
     stopping.start()
     wait_until(lambda: not query.isActive)
     go_on.set()
-    stopping.join(120)
+    stopping.join(PATIENCE_S)
     assert not stopping.is_alive()
     sink.finish()
     assert ids_by_duckdb(tmp_path / "out") == expected(rows)
@@ -268,14 +267,14 @@ def test_a_stop_that_spark_gives_up_leaves_the_end_to_the_watch(spark: SparkSess
     def slow(df: DataFrame, batch_id: int) -> None:
         if batch_id == 1:
             began.set()
-            go_on.wait(120)
+            go_on.wait(PATIENCE_S)
         really(df, batch_id)
 
     driver.foreach_batch = slow
     spark.conf.set("spark.sql.streaming.stopTimeout", "1000")
     try:
         query = sink.start(stream(spark, tmp_path / "source"), checkpoint_location=str(tmp_path / "spark"))
-        assert began.wait(120)
+        assert began.wait(PATIENCE_S)
         with pytest.raises(Exception, match=r"(?i)timeout"):
             query.stop_with_savepoint(tmp_path / "saved")
     finally:
@@ -298,10 +297,10 @@ def test_a_forked_child_asks_nothing(spark: SparkSession, tmp_path: Path) -> Non
         written.set()
 
     query = start(spark, tmp_path, write, processingTime="0 seconds")
-    assert written.wait(120)
+    assert written.wait(PATIENCE_S)
     child = multiprocessing.get_context("fork").Process(target=sink.finish)
     child.start()
-    child.join(60)
+    child.join(PATIENCE_S)
     assert child.exitcode == 0
     assert query.awaitTermination(1) is False
     query.stop()

@@ -34,8 +34,8 @@ _SOURCE = (
 )
 PARTITIONS = 3
 """Of each topic."""
-READY_TIMEOUT_S = 60.0
-_COMMAND_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 240.0
+_COMMAND_TIMEOUT_S = 240.0
 _POLL_INTERVAL_S = 0.1
 
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")

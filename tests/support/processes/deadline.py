@@ -35,7 +35,7 @@ def wait_until(
         time.sleep(_PAUSE_S)
 
 
-def ended(child: int, timeout_s: float = 60.0) -> int:
+def ended(child: int, timeout_s: float = PATIENCE_S) -> int:
     """Wait for the end of a forked process; returns its status. One that hangs is killed.
 
     Args:

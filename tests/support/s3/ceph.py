@@ -74,7 +74,7 @@ def _run(*arguments: str) -> None:
 
 MEMORY_BYTES = 8 * 2**30
 """How much can be stored; taken from the machine only as it is stored."""
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 240.0
 
 # Only loopback gets here, so no daemon proves who it is (cephx); a gateway then has to give up encryption too.
 # A map of the cluster is proposed at once instead of once a second: a start takes two seconds, not seventeen.

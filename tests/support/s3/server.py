@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 # What every S3 server of the tests can do: start until it answers, be killed, paused and restarted, make buckets.
 
 REGION = "us-east-1"
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 240.0
 _POLL_INTERVAL_S = 0.05
-_REQUEST_TIMEOUT_S = 20.0
+_REQUEST_TIMEOUT_S = 60.0
 
 
 class S3Server:
@@ -167,7 +167,7 @@ def storage_options(endpoint_url: str, access_key: str, secret_key: str) -> dict
 
 
 def client_without_retries(options: Mapping[str, Any]) -> s3fs.S3FileSystem:
-    """An s3fs of its own that asks once, and gives up after twenty seconds without an answer."""
+    """An s3fs of its own that asks once, and gives up after a minute without an answer."""
     config = {
         **options["config_kwargs"],
         "retries": {"total_max_attempts": 1},
