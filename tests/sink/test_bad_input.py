@@ -54,6 +54,7 @@ from support.sinks.life_cycle import (
     run_to_the_end,
     staged_files,
 )
+from support.state.tampered import newest_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -357,7 +358,7 @@ def test_a_failing_call_anywhere_loses_and_doubles_nothing(tmp_path: Path, code:
 def test_a_damaged_checkpoint_is_refused_and_works_again_once_repaired(tmp_path: Path) -> None:
     """Cut short, flipped, of a newer version: refused by name without a change; put back, the stream goes on."""
     run_to_the_end(make_sink(tmp_path), 6)
-    newest = max((tmp_path / "_partfile" / "life").glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime_ns)
+    newest = newest_metadata(tmp_path)
     good = newest.read_bytes()
     newer = good.replace(b"checkpoint %d " % FORMAT_VERSION, b"checkpoint %d " % (FORMAT_VERSION + 1), 1)
     damaged = [b"", good[: len(good) // 2], good[:-2] + b"x\n", newer]

@@ -11,6 +11,7 @@ import pytest
 from partfile.stores import retry
 from partfile.stores.retry import Backoff, CallThreads, CallTimedOut
 from partfile.testing.faults import SimulatedCrash
+from support.processes.deadline import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +145,11 @@ def test_threads_are_used_again() -> None:
     threads, gate = CallThreads(), threading.Event()
     with pytest.raises(CallTimedOut):
         threads.run(lambda: gate.wait(60), 0.05)
-    used = {threads.run(threading.get_ident, 10) for _ in range(100)}
+    used: set[int] = set()
+    for _ in range(100):
+        used.add(threads.run(threading.get_ident, 60))
+        # It is free again some time after its result is there.
+        wait_until(lambda: threads._idle)
     assert len(used) == 1
     gate.set()
     ends_at_s = time.monotonic() + 60
@@ -165,7 +170,7 @@ def _two_at_once(threads: CallThreads) -> list[int]:
     barrier, found = threading.Barrier(2), list[int]()
 
     def call() -> None:
-        found.append(threads.run(lambda: barrier.wait(10) * 0 + threading.get_ident(), 20))
+        found.append(threads.run(lambda: barrier.wait(60) * 0 + threading.get_ident(), 120))
 
     callers = [threading.Thread(target=call) for _ in range(2)]
     for caller in callers:

@@ -384,12 +384,12 @@ def test_after_a_stall_while_sending_the_client_works_as_before() -> None:
         stub.is_deaf = False
         access.put("y", b"")
         loop = this_process().client(access.options).files.loop
-        assert asyncio.run_coroutine_threadsafe(_tasks_that_stay(), loop).result(10) == set()
+        assert asyncio.run_coroutine_threadsafe(_tasks_that_stay(), loop).result(PATIENCE_S) == set()
 
 
 async def _tasks_that_stay() -> set[asyncio.Task[object]]:
     others = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-    return (await asyncio.wait(others, timeout=5))[1] if others else set()
+    return (await asyncio.wait(others, timeout=60))[1] if others else set()
 
 
 @pytest.mark.slow

@@ -523,7 +523,7 @@ def test_a_child_that_was_forked_while_its_parent_connected_connects_by_itself(m
     def slow(url: str, options: HdfsOptions) -> WebHdfs:
         if os.getpid() == parent:
             inside.set()
-            leave.wait(30)
+            leave.wait(120)
         return connect(url, options)
 
     monkeypatch.setattr(hdfs_truncation, "connect_to_web", slow)
@@ -531,9 +531,9 @@ def test_a_child_that_was_forked_while_its_parent_connected_connects_by_itself(m
         truncation = HdfsTruncation("hdfs://nn", HdfsOptions(http_address=str(server.address)))
         thread = threading.Thread(target=truncation.truncate, args=("/parent", 1))
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         with neighbour_process(lambda: truncation.is_possible and truncation.truncate("/child", 1)) as ended:
-            assert ended(10)
+            assert ended(60)
         leave.set()
         thread.join()
 
