@@ -15,7 +15,7 @@ import partfile as pf
 from partfile.errors import BucketValueError, CheckpointMismatch, ConfigError, OutcomeUnknown, PartfileError
 from partfile.sink.spark.write_job import error_of_task, problem_told
 from support.processes.deadline import wait_until
-from support.spark.streams import finished, stream, write_source
+from support.spark.streams import active_runs, finished, stream, write_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,13 +148,12 @@ def test_a_trigger_that_spark_does_not_take_is_refused(
 ) -> None:
     """The error names the keyword and its value, and no query begins."""
     write_source(tmp_path / "source", 1)
-    # Those of other tests may be about to end.
-    before = {query.runId for query in spark.streams.active}
+    before = active_runs(spark)
     with pytest.raises(ConfigError) as raised:
         started(stream(spark, tmp_path / "source").selectExpr("'a' AS text"), tmp_path, **trigger)
     assert words in raised.value.message
     assert "availableNow=True" in raised.value.hint
-    assert {query.runId for query in spark.streams.active} <= before
+    assert active_runs(spark) <= before
 
 
 @pytest.mark.spark

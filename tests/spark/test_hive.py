@@ -29,7 +29,7 @@ def test_hive_reads_trees_that_sinks_are_writing(tmp_path: Path) -> None:
             columns, keys = subprocess.check_output(told, text=True).rstrip().rsplit("\n", 1)
             tables[format] = (str(base), f"CREATE EXTERNAL TABLE {format} ({columns}) {keys} STORED AS {stored}")
         read = [sys.executable, str(PROGRAM), str(tmp_path), json.dumps(tables)]
-        found = json.loads(subprocess.run(read, check=True, capture_output=True, text=True, timeout=180).stdout)
+        found = json.loads(subprocess.run(read, check=True, capture_output=True, text=True, timeout=500).stdout)
     assert found.keys() == FORMATS.keys()
     for format, rows in found.items():
         assert sorted((int(row[0]), row[1]) for row in rows) == [(n, f"k{n % 3}") for n in FINISHED], format

@@ -87,7 +87,7 @@ def _xml(properties: Mapping[str, str]) -> str:
 READY_TIMEOUT_S = 240.0
 _COMMAND_TIMEOUT_S = 240.0
 _POLL_INTERVAL_S = 0.1
-_REQUEST_TIMEOUT_S = 2.0
+_REQUEST_TIMEOUT_S = 30.0
 _HEARTBEAT_IS_FRESH_S = 3
 
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -312,6 +312,8 @@ class HdfsCluster:
         time.sleep(2 * METRICS_PERIOD_MS / 1000)
         calls = self._bean(self.http_address, f"NameNode,name=RpcDetailedActivityForPort{self._ports.namenode}")
         done = self._bean(self.http_address, "NameNode,name=NameNodeActivity")
+        assert calls, "the NameNode does not say what it was asked"
+        assert done, "the NameNode does not say what it did"
         counts = {
             name[0].lower() + name.removesuffix("NumOps")[1:]: count
             for name, count in calls.items()

@@ -107,6 +107,11 @@ def run_without_end(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
     writer.option("checkpointLocation", checkpoint).trigger(**NOW).start().awaitTermination()
 
 
+def active_runs(spark: SparkSession) -> set[str]:
+    """The queries that run in a session; those of earlier tests may be about to end."""
+    return {query.runId for query in spark.streams.active}
+
+
 def ids_by_duckdb(base: Path) -> Counter[int]:
     """The ids in every file that a glob finds, as another reader reads them."""
     # A sink that ends meanwhile takes directories away, over which Path.glob fails, and os.walk goes on.
