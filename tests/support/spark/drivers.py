@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import statistics
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -58,6 +61,7 @@ class Driver:
             },
             start_new_session=True,
         )
+        self._unread = b""
 
     def go(self, **changes: Any) -> None:
         """Let a driver begin that stands by; what is in ``changes`` takes the place of the same in its job."""
@@ -65,12 +69,12 @@ class Driver:
         self.process.stdin.write(json.dumps(changes) + "\n")
         self.process.stdin.flush()
 
-    def wait_for(self, word: str) -> str | None:
-        """Read lines until one begins with ``word``; None if the process ended first."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+    def wait_for(self, word: str, timeout_s: float = _LONGEST_RUN_S) -> str | None:
+        """Read lines until one begins with ``word``; None if the process ended first, or none did in time."""
+        ends_at_s = time.monotonic() + timeout_s
+        while (line := self._next_line(ends_at_s)) is not None:
             if line.startswith(word):
-                return line.strip()
+                return line
         return None
 
     def kill(self) -> list[str]:
@@ -101,7 +105,30 @@ class Driver:
         return self._errors.read()[-4000:]
 
     def _rest(self) -> list[str]:
-        return self.process.communicate(timeout=_LONGEST_RUN_S)[0].strip().splitlines()
+        """Wait for the end; returns the lines that were not read yet."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        ends_at_s = time.monotonic() + _LONGEST_RUN_S
+        lines = list(iter(lambda: self._next_line(ends_at_s), None))
+        self.process.wait(max(0.0, ends_at_s - time.monotonic()))
+        self.process.stdout.close()
+        return lines
+
+    def _next_line(self, ends_at_s: float) -> str | None:
+        """The next line; None where there is none any more, or not in time."""
+        assert self.process.stdout is not None
+        # Not by the pipe's own readline, which cannot stop waiting.
+        pipe = self.process.stdout.fileno()
+        while b"\n" not in self._unread:
+            is_readable, _, _ = select.select([pipe], [], [], max(0.0, ends_at_s - time.monotonic()))
+            some = os.read(pipe, 1 << 16) if is_readable else b""
+            if not some:
+                return None
+            self._unread += some
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode().strip()
 
 
 def copy_checkpoint(checkpoint: Path, copy: Path) -> None:
@@ -175,25 +202,28 @@ class Chaos:
         """
         driver = self.drivers.next()
         batches = self.rng.randint(1 + (mischief is not None), MOST_BATCHES_A_LIFE)
-        for number in range(batches):
+        for number in itertools.count(1):
             line = driver.wait_for("begin")
             began, began_at = time.monotonic(), time.time()
             if line is None:
                 self._note_given_up(driver)
                 return
             batch = line.split()[1]
-            known_s = self.later_s if number else self.first_s
-            if number == 0 and mischief is not None:
-                self._sleep_inside(self.first_s)
+            known_s = self.first_s if number == 1 else self.later_s
+            if number == 1 and mischief is not None:
+                time.sleep(self._instant(self.first_s))
                 mischief(driver)
-            if number == batches - 1:
-                self._sleep_inside(known_s)
-                self.kills += 1
-                self.driver_kills += f"end {batch}" not in driver.kill()
-            elif driver.wait_for(f"end {batch}") is not None and not (number == 0 and mischief is not None):
+                driver.wait_for(f"end {batch}")
+            # A last one that is quicker than those before it has ended by that instant: then the next one is the last.
+            elif driver.wait_for(f"end {batch}", self._instant(known_s) if number >= batches else _LONGEST_RUN_S):
                 known_s.append(time.monotonic() - began)
                 continue
+            elif number >= batches:
+                self.kills += 1
+                self.driver_kills += f"end {batch}" not in driver.kill()
             self.broken_off.append((began_at, time.time()))
+            if number >= batches:
+                return
 
     def life_until(self, has_happened: Callable[[], bool]) -> None:
         """One life of the driver, which ends by SIGKILL as soon as something has happened."""
@@ -213,9 +243,9 @@ class Chaos:
         assert driver.has_given_up(), "the stream ended before all kills; make it longer"
         assert self.gave_up <= self.most_given_up, driver.last_words
 
-    def _sleep_inside(self, known_s: list[float]) -> None:
-        """Wait for a random instant of a batch that began just now."""
-        time.sleep(self.rng.uniform(0, statistics.median(known_s) if known_s else FIRST_GUESS_S))
+    def _instant(self, known_s: list[float]) -> float:
+        """A random instant of a batch, in seconds from its beginning."""
+        return self.rng.uniform(0, statistics.median(known_s) if known_s else FIRST_GUESS_S)
 
 
 # The Python workers of a Spark driver, to be killed while they run tasks.
