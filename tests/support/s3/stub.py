@@ -76,14 +76,19 @@ class S3Stub:
         self.most_under_way = 0
         self.lock = threading.Lock()
         self.ended = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _server_on_a_new_port()
         self._server.stub = self
+
+    @property
+    def endpoint_url(self) -> str:
+        """``http://127.0.0.1:PORT``."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def options(self, **more: object) -> S3Options:
         """How the S3 store connects to it."""
-        endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        known = {"endpoint_url": endpoint, "key": "k", "secret": "s", "region": "us-east-1", "path_style": True}
-        return S3Options.of({**known, "call_timeout_s": 20.0, "conditional_writes": True, **more})
+        place = {"endpoint_url": self.endpoint_url, "region": "us-east-1", "path_style": True}
+        known = {**place, "key": "k", "secret": "s", "call_timeout_s": 20.0, "conditional_writes": True}
+        return S3Options.of({**known, **more})
 
     def operations(self) -> list[str]:
         """What was asked, in its order."""
@@ -108,6 +113,24 @@ class _Server(ThreadingHTTPServer):
         # So that little of a body leaves its sender before it is read.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         super().server_bind()
+
+
+_PORTS: set[int] = set()
+"""Of all stubs of this process."""
+
+
+def _server_on_a_new_port() -> _Server:
+    """A server on a port that no earlier stub of this process had, as the system gives one of a hundred.
+
+    By endpoint the process keeps connections, and knows what the server does with conditions.
+    """
+    while True:
+        server = _Server(("127.0.0.1", 0), _Handler)
+        port = server.server_address[1]
+        if port not in _PORTS:
+            _PORTS.add(port)
+            return server
+        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
