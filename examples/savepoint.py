@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FILES = 24
 ROWS_A_FILE = 500
 FILES_BEFORE = 8
-WAIT_S = 120
+WAIT_S = 240
 SCHEMA = "id long, country string, amount double"
 COUNTRIES = ("AT", "BE", "CH", "DE", "FR")
 

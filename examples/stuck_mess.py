@@ -27,7 +27,7 @@ ROWS_AN_ARROW_BATCH = 10
 ROW_THAT_KILLS = 25
 ROW_OF_THE_ZOMBIE = 4 * ROWS_A_FILE + 25
 LAST_BATCH_BEFORE_THE_KILL = 2
-WAIT_S = 120.0
+WAIT_S = 240.0
 STAGED = (".in-progress", ".pending")
 FOREIGN = "notes-of-a-user.txt"
 
