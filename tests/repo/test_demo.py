@@ -201,7 +201,7 @@ for batch in range(12):
     if (checkpoint / "commits" / str(batch)).exists():
         continue
     (checkpoint / "offsets" / str(batch)).touch()
-    time.sleep(0.3)
+    time.sleep(0.6)
     if away.exists():
         away.unlink()
         sys.exit(1)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from partfile.sink.spark.stream import StartedQuery
 
 
-_LONGEST_BATCH_S = 120
+_LONGEST_BATCH_S = 240
 
 
 def say(text: str) -> None:
