@@ -65,7 +65,8 @@ class Consumer(Polling):
     """
 
     def __init__(self, cluster: HdfsCluster, base: str) -> None:
-        super().__init__(pause_s=0.05, away=(StoreError,))
+        # A rename is hdfs-native's own, whose errors are these; done or not, the next look goes on.
+        super().__init__(pause_s=0.05, away=(StoreError, OSError, RuntimeError))
         self._taking = Taking(cluster.url + base, cluster.http_address)
         self.takes = 0
         """How many looks have found a file."""
