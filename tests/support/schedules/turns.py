@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Each process is a thread that waits before each of its calls. Killing one makes every further call of it fail, and
 # frees what the kernel frees for a dead process.
 
-_STUCK_AFTER_S = 60
+_STUCK_AFTER_S = 240
 _SELDOM = 0.001
 _SLEEPS = dict.fromkeys(("link", "rename", "truncate", "unlink", "lock", "write"), 0.02)
 """How likely a process is to fall asleep before a call."""
