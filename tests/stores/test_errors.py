@@ -6,6 +6,7 @@ import copy
 import errno
 import os
 import pickle  # noqa: TID251 - Spark pickles errors; nothing persisted is involved.
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from partfile import errors
 from partfile.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, PartfileError
 from partfile.stores.hdfs.errors import Verdict, error_of, verdict_of
 from partfile.stores.local.posix import store_error, translated, translated_as_unknown, unknown_outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Errors say what to do, travel between processes, and tell what happened from what may have happened.
 
@@ -62,6 +66,15 @@ def test_the_tree_keeps_what_did_not_happen_apart_from_what_may_have() -> None:
     assert issubclass(NotFound, NotApplied)
     assert not issubclass(OutcomeUnknown, NotApplied)
     assert not issubclass(NotApplied, OutcomeUnknown)
+
+
+@pytest.mark.parametrize(("number", "command"), [(errno.ENOSPC, "df -h"), (errno.EACCES, "ls -ld")])
+def test_a_hint_names_the_directory_that_is_there(number: int, command: str, tmp_path: Path) -> None:
+    """Its command works as it stands: what was to be created is not there, and its directory may not be."""
+    (tmp_path / "a b").mkdir()
+    error = store_error(OSError(number, ""), "create", f"{tmp_path}/a b/chk-1/_metadata")
+    assert f"{command} '{tmp_path}/a b'" in error.hint
+    assert "PATH" not in store_error(OSError(errno.EPERM, ""), "link", str(tmp_path)).hint
 
 
 @pytest.mark.parametrize("number", DETERMINATE)

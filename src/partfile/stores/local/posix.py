@@ -11,8 +11,11 @@ import ctypes
 import errno
 import fcntl
 import os
-from contextlib import contextmanager
+import re
+import shlex
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from partfile.errors import AlreadyExists, NotApplied, NotFound, OutcomeUnknown, StoreError
@@ -200,7 +203,7 @@ def _flock(descriptor: int, kind: int) -> bool:
     return True
 
 
-_SPACE = "Free space on this file system or raise its quota, and start the job again. See what is free: df -h PATH"
+_SPACE = "Free space on this file system or raise its quota, and start the job again. See what is free: df -h DIRECTORY"
 _ACCESS_ERRORS = (
     "See whose it is: ls -ld DIRECTORY. Run this as that user, or let it give permission: chmod g+rwx DIRECTORY"
 )
@@ -248,11 +251,11 @@ _DETERMINATE: dict[int, tuple[type[NotApplied], str]] = {
     ),
     errno.EXDEV: (
         NotApplied,
-        ("The base must be on one file system, without mounts inside. See where it is: df -h PATH"),
+        ("The base must be on one file system, without mounts inside. See where it is: df -h DIRECTORY"),
     ),
     errno.EMLINK: (
         NotApplied,
-        ("The file system allows no more names of this file or in this directory. See what is free: df -i PATH"),
+        ("The file system allows no more names of this file or in this directory. See what is free: df -i DIRECTORY"),
     ),
     errno.ENOLCK: (
         NotApplied,
@@ -263,7 +266,7 @@ _DETERMINATE: dict[int, tuple[type[NotApplied], str]] = {
     ),
     errno.EOPNOTSUPP: (
         NotApplied,
-        ("The file system must support flock, fsync and hard links. See which one it is: df -T PATH"),
+        ("The file system must support flock, fsync and hard links. See which one it is: df -T DIRECTORY"),
     ),
     errno.ETXTBSY: (NotApplied, "The file is in use as a program. See by which process: fuser -v PATH"),
     errno.EBUSY: (NotApplied, "The directory is in use as a mount point. See what uses it: fuser -vm PATH"),
@@ -284,7 +287,18 @@ def store_error(error: OSError, doing: str, path: str) -> StoreError:
     kind, hint = _DETERMINATE.get(
         error.errno or 0, (OutcomeUnknown, ("Look at the file before doing it again: ls -l PATH"))
     )
+    named = {"PATH": path, "DIRECTORY": _nearest_directory(path)}
+    hint = re.sub("PATH|DIRECTORY", lambda word: shlex.quote(named[word[0]]), hint)
     return kind(f"cannot {doing} {path!r}: {_reason(error)}", hint=hint, path=path)
+
+
+def _nearest_directory(path: str) -> str:
+    """The directory that a path is in, or is to be in: what was to be created may not be there."""
+    for directory in Path(path).parents:
+        with suppress(OSError):
+            if directory.is_dir():
+                return str(directory)
+    return "/"
 
 
 def unknown_outcome(error: OSError, doing: str, path: str) -> OutcomeUnknown:
