@@ -9,14 +9,15 @@ import signal
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import partfile as pf
-from partfile.errors import PartfileError
+from partfile.errors import Fenced, PartfileError
 from partfile.stores.local.posix import CHANGING_CALLS
-from partfile.testing.faults import FailAt, KillAt, Recorder, StopAt, count_calls
+from partfile.testing.faults import ActAt, FailAt, KillAt, Recorder, StopAt, count_calls
 from support.sinks.life_cycle import (
     FENCED,
     SteppingClock,
@@ -33,7 +34,6 @@ from support.sinks.recovery import broken_invariants, clean_all, planned_cleanin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from partfile.testing.faults import When
 
@@ -157,6 +157,39 @@ def test_a_driver_stopped_at_any_call_is_fenced(
         assert in_child(partial(live, base)) == 0, f"call {number} of {calls}"
         assert_distinct(base, form)
         shutil.rmtree(base)
+    assert fenced
+
+
+@pytest.mark.fault("D9", "D10")
+def test_a_savepoint_of_a_sink_that_was_taken_over_is_not_made(
+    tmp_path: Path, chosen: Callable[[int, int], list[int]]
+) -> None:
+    """Another one merges and deletes the runs that are to be copied: it is no damage, and no savepoint is left."""
+    with distinct_sink(tmp_path / "seed").local() as out:
+        for row in range(LATE):
+            out.write(batch(row, 1))
+            out.checkpoint(position=row + 1)
+
+    def take(base: Path, interceptor: Recorder | ActAt) -> None:
+        out = distinct_sink(base, interceptor=interceptor).local().open()
+        out.write(batch(LATE, 1))
+        out.stop_with_savepoint(base.with_name(f"{base.name}-savepoints"))
+
+    recorder = Recorder()
+    take(Path(shutil.copytree(tmp_path / "seed", tmp_path / "counted")), recorder)
+    commits = [
+        at for at, call in enumerate(recorder.calls) if call.name == "link" and call.arguments[-1] == "_metadata"
+    ]
+    fenced = 0
+    # From the sink's last checkpoint to the savepoint, which is the last commit.
+    for number in [commits[-2] + more for more in chosen(commits[-1] - commits[-2], 2 * FEW)]:
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        try:
+            take(base, ActAt(number, partial(life, base)))
+        except Fenced:
+            fenced += 1
+            assert not list(base.with_name(f"{number}-savepoints").rglob("_metadata"))
+        assert_distinct(base)
     assert fenced
 
 

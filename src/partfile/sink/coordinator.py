@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,7 +36,7 @@ from partfile.snapshot.storage import open_storage
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
@@ -378,15 +378,10 @@ class SinkCoordinator:
         # Parts that are owed since another run go by what that run was told.
         is_owed = self.state.position.consumers_take_files and bool(self.state.pending)
         after = plan.beside_consumers(after, self._consumers_take_files or is_owed)
-        try:
+        # A checkpoint that another coordinator deletes may have this id; then what was written here beside it goes too.
+        with self.fence_told():
             after = self._prepared(after, checkpoint_id)
             operators = self._write_state(checkpoint_id, after)
-        except _MAY_BE_FENCED:
-            # The coordinator that has taken the sink over has published a part, and a consumer has taken it; or it has
-            # deleted a checkpoint of its own with this id, and what was written here beside it.
-            with suppress(StoreError):
-                self.check_fence()
-            raise
         # The commit point: once this returns the rows count, whatever happens to this process.
         self._append(self._log.next_entry("checkpoint", checkpoint_id, triggered.time_ms, operators))
         self._take_in(after, checkpoint_id, now_ms)
@@ -582,6 +577,23 @@ class SinkCoordinator:
             StoreError: The storage does not say.
         """
         self._log.check_is_newest()
+
+    @contextmanager
+    def fence_told(self) -> Iterator[None]:
+        """Tell an error of the block by its cause, where another coordinator has taken the sink over.
+
+        That one holds the open parts of this one or has published them, and a consumer may have taken them. It deletes
+        checkpoints, and the runs of keys that it has merged.
+
+        Raises:
+            Fenced: In place of the error.
+        """
+        try:
+            yield
+        except _MAY_BE_FENCED:
+            with suppress(StoreError):
+                self.check_fence()
+            raise
 
     def check_all_is_visible(self) -> None:
         """See that a clean end has left no rows that readers do not see.

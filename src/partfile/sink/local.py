@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
 from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt, StoreError
+from partfile.errors import CheckpointMismatch, ConfigError, PartfileError
 from partfile.quantities import seconds_in
 from partfile.sink.coordinator import Runtime
 from partfile.sink.layout import SubtaskContext
@@ -213,7 +213,7 @@ class LocalSink:
             batches, before = batches_of(rows, self._schema), self._operator.rows_written
             now_ms, taken = self._settings.now_ms(), 0
             try:
-                with self._fence_told():
+                with self._runtime.coordinator.fence_told():
                     self._operator.advance(self._context(now_ms))
                     for batch in batches:
                         if batch.num_rows:
@@ -511,7 +511,7 @@ class LocalSink:
         coordinator = self._runtime.coordinator
         self._warn_of_rows_behind()
         changed = {"user_position": self._position, "row_schema": self._row_schema}
-        with self._fence_told():
+        with self._runtime.coordinator.fence_told():
             self._operator.advance(self._context(triggered.time_ms))
             snapshot = self._operator.snapshot(triggered.checkpoint_id)
             if self._deduplicator is not None:
@@ -546,22 +546,8 @@ class LocalSink:
         return 0 if self._deduplicator is None else self._deduplicator.duplicates
 
     def _roll_all(self) -> None:
-        with self._fence_told():
+        with self._runtime.coordinator.fence_told():
             self._operator.roll_all()
-
-    @contextmanager
-    def _fence_told(self) -> Iterator[None]:
-        """Raise ``Fenced`` where a part or a run fails because another coordinator has taken the sink over.
-
-        That one holds the open parts of this one, or has published them already: their names are gone. So are the runs
-        of keys that it has merged.
-        """
-        try:
-            yield
-        except (StoreError, SnapshotCorrupt):
-            with suppress(StoreError):
-                self._runtime.coordinator.check_fence()
-            raise
 
     def _context(self, now_ms: int) -> SubtaskContext:
         coordinator = self._runtime.coordinator

@@ -48,6 +48,8 @@ class ReservedSavepoint:
         Raises:
             PartfileError: A part could not be published; there is no savepoint.
             StoreError: It could not be written; there is no savepoint.
+            SnapshotCorrupt: A run of keys is missing or damaged; there is no savepoint.
+            Fenced: Another coordinator has taken the sink over; there is no savepoint.
         """
         state = coordinator.state
         if state.open or state.pending or state.closed:
@@ -68,7 +70,8 @@ class ReservedSavepoint:
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_checkpoint
         # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.
-        state = with_copied_runs(replace(state, encoded=()), coordinator.storage, streams)
+        with coordinator.fence_told():
+            state = with_copied_runs(replace(state, encoded=()), coordinator.storage, streams)
         handle = write_operator_state(state.to_states(), streams)
         complete_savepoint(
             self.store,
