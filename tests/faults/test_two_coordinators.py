@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from partfile.errors import Fenced
+from partfile.sink.coordinator import Runtime
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import ActAt, Recorder, StopAt
 from support.sinks.life_cycle import (
@@ -102,6 +103,29 @@ def test_a_coordinator_whose_state_another_one_deletes_is_fenced(
         assert not broken_invariants(base), f"call {number}"
         shutil.rmtree(base)
     assert fenced
+
+
+@pytest.mark.fault("D9")
+def test_a_look_at_a_sink_that_goes_on_is_no_damage(tmp_path: Path, chosen: Callable[[int, int], list[int]]) -> None:
+    """Before a query starts, its driver looks at the newest state; another sink deletes it at any call."""
+    options: dict[str, Any] = {"inline_threshold_bytes": 0, "retained_checkpoints": 1}
+    run_to_the_end(make_sink(tmp_path / "seed", **options), 3)
+
+    def look(base: Path, interceptor: Any) -> object:
+        runtime = Runtime(make_sink(base, interceptor=interceptor, **options).settings, "life")
+        try:
+            state = runtime.coordinator.look()
+            return state and state.position.user_position
+        finally:
+            runtime.close()
+
+    recorder = Recorder()
+    assert look(tmp_path / "seed", recorder) == 3
+    seen = set()
+    for number in chosen(len(recorder.calls), OVERTAKEN):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        seen.add(look(base, ActAt(number, partial(run_to_the_end, make_sink(base, **options), MORE_ROWS))))
+    assert seen == {3, MORE_ROWS}
 
 
 def possible_ends(number: int, commits: list[int]) -> set[int]:

@@ -283,6 +283,82 @@ def test_columns_that_are_no_key(tmp_path: Path, table: dict[str, Any], says: st
     assert advice in raised.value.hint
 
 
+@pytest.mark.parametrize(
+    ("keys", "columns", "instead"),
+    [
+        (pf.Deduplicate(["shop", "idd"], ttl="7 days"), {"shop": [1], "id": ["a"]}, "(['shop', 'id'], ttl=604800.0)"),
+        (
+            pf.Deduplicate(["shop", "id"], on_null="drop"),
+            {"shop": [1], "id": [1.5]},
+            "(['shop', 'id'], on_null='drop')",
+        ),
+        (
+            pf.Deduplicate("id", keep=pf.Latest("t")),
+            {"id": [1.5], "no": [1], "t": [1]},
+            "('no', keep=partfile.Latest('t'))",
+        ),
+    ],
+)
+def test_a_hint_for_one_column_of_a_key_keeps_the_others(
+    tmp_path: Path, keys: pf.Deduplicate, columns: dict[str, Any], instead: str
+) -> None:
+    """A key of fewer columns would leave out rows that are no duplicates, and so would another ttl."""
+    with pytest.raises(ConfigError) as raised, sink_at(tmp_path, dedup=keys).local() as out:
+        out.write(pa.table(columns))
+    assert raised.value.hint.endswith(f": deduplicate=partfile.Deduplicate{instead}")
+
+
+@pytest.mark.parametrize(
+    "empty", [{"id": pa.array([], pa.null())}, {"id": pa.array([], pa.int64())}, {"at": pa.array([1][:0])}]
+)
+def test_a_batch_without_rows_says_nothing_of_keys(tmp_path: Path, empty: dict[str, Any]) -> None:
+    """Whatever its columns are: first, later, and in a checkpoint of its own."""
+    with sink_at(tmp_path).local() as out:
+        out.write(pa.table(empty))
+        out.checkpoint()
+        out.write(pa.table({"id": ["a"]}))
+        out.write(pa.table(empty))
+    with sink_at(tmp_path).local() as out:
+        out.write(pa.table(empty))
+        out.write(pa.table({"id": ["a", "b"]}))
+    assert ids_in(tmp_path) == Counter("ab")
+
+
+def test_keys_may_be_of_another_kind_where_all_have_expired(tmp_path: Path) -> None:
+    """There is none that a value could be compared with."""
+    clock = Clock()
+    make = partial(sink_at, tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl="1h"))
+    with make().local() as out:
+        out.write(pa.table({"id": [1]}))
+        out.checkpoint()
+        clock.now_ms += 2 * HOUR_MS
+    with make().local() as out:
+        out.write(pa.table({"id": ["1"]}))
+        assert out.checkpoint().state_keys == 1
+
+
+@pytest.mark.parametrize("keys", ["id", ("id", "at"), ("at", "id")])
+def test_a_column_of_nulls_alone_has_nulls_of_the_kind_before(tmp_path: Path, keys: str | tuple[str, ...]) -> None:
+    """A frame whose column is all null has no type for it; its rows are the keys that they would be with one."""
+    for kind in (
+        pa.string(),
+        pa.int32(),
+        pa.uint64(),
+        pa.decimal128(25, 2),
+        pa.timestamp("us", "UTC"),
+        pa.timestamp("ns"),
+    ):
+        base = tmp_path / str(kind)
+        at = pa.array([7, 8], pa.int64()).cast(kind) if kind != pa.string() else pa.array(["7", "8"])
+        with sink_at(base, dedup=pf.Deduplicate(keys, on_null="drop")).local() as out:
+            out.write(pa.table({"id": at, "at": [1, 1]}))
+            out.write(pa.table({"id": pa.nulls(2, kind), "at": [1, 2]}))
+            out.write(pa.table({"id": pa.nulls(3), "at": [1, 2, 3]}))
+            progress = out.checkpoint()
+        seen = (2, 5) if keys == "id" else (5, 2)
+        assert (progress.rows, progress.duplicates) == seen, kind
+
+
 def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
     """The same values would be other keys; the checkpoint says of which kind they are."""
     with sink_at(tmp_path).local() as out:
@@ -508,8 +584,9 @@ def test_a_merge_gives_no_damage_a_checksum_of_its_own(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     out.write(rows_with(*(f"{one}" for one in range(100, 200))))
-    with pytest.raises(SnapshotCorrupt, match=f"{path.name} is not the one the checkpoint names"):
+    with pytest.raises(SnapshotCorrupt, match=f"{path.name} is not the one the checkpoint names") as raised:
         out.checkpoint()
+    assert raised.value.hint.endswith(f"partfile state {tmp_path} --uid d --forget")
     with suppress(PartfileError):
         out.close()
     with pytest.raises(SnapshotCorrupt, match=path.name), sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA):

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from partfile.errors import Fenced
+from partfile.sink.coordinator import Runtime
+from partfile.sink.spark.write_job import run_write_job
+from partfile.sink.states import SubtaskSnapshot
 from support.processes.deadline import wait_until
 from support.spark.drivers import STREAMS, Driver, copy_checkpoint
-from support.spark.streams import Once, expected, finished, ids_by_duckdb, make_sink, stream, write_source
+from support.spark.streams import Once, expected, finished, ids_by_duckdb, make_sink, run, stream, write_source
 from support.spark.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -131,6 +135,31 @@ def test_a_zombie_that_writes_after_the_commit_changes_nothing(spark: SparkSessi
     assert ids_by_duckdb(base) == expected(rows)
     # It holds its lock, so the coordinator has published a copy and taken the name from its file.
     assert [outcome["end"].partition(":")[0] for outcome in outcomes] == ["LeaseUnavailable"]
+
+
+@pytest.mark.spark
+@pytest.mark.fault("D9")
+def test_a_driver_whose_answers_a_rival_deletes_is_fenced(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks have written their answers beside a checkpoint that is to be; the rival deletes one with that id."""
+    write_source(tmp_path / "source", 1, rows_a_file=20)
+    sink = make_sink(tmp_path / "out", inline_threshold_bytes=0, retained_checkpoints=1)
+
+    def then_a_rival_goes_on(*arguments: Any) -> Any:
+        acknowledged = run_write_job(*arguments)
+        monkeypatch.undo()
+        rival = Runtime(sink.settings, "numbers")
+        rival.coordinator.start(lambda _position: None, 0)
+        for _ in range(3):
+            triggered = rival.coordinator.trigger(0)
+            rival.coordinator.complete(triggered, [SubtaskSnapshot(subtask=0)], rival.coordinator.state.position)
+        rival.close()
+        return acknowledged
+
+    monkeypatch.setattr("partfile.sink.spark.stream.run_write_job", then_a_rival_goes_on)
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
+        run(sink, stream(spark, tmp_path / "source"), str(tmp_path / "spark"))
 
 
 def finish(spark: SparkSession, base: Path, root: Path, flag: Path) -> None:

@@ -221,8 +221,17 @@ class SinkCoordinator:
 
     def look(self) -> SinkSnapshot | None:
         """The state by the newest checkpoint, None if there is none; changes nothing, fences no other coordinator."""
-        newest = self._log.look().restored
-        return plan.restored_state(newest.operators, self._storage.read_state) if newest else None
+        for _ in range(MAX_START_ATTEMPTS):
+            end = self._log.look()
+            if end.restored is None:
+                return None
+            try:
+                return plan.restored_state(end.restored.operators, self._storage.read_state)
+            except SnapshotCorrupt:
+                # A coordinator that has gone on since deletes the files of older checkpoints.
+                if not self._has_gone_on(end):
+                    raise
+        raise self._log.outrun()
 
     def start(
         self,
@@ -252,6 +261,7 @@ class SinkCoordinator:
         terms = terms or RestoreTerms()
         restore = Restore(self._settings, self._store, self._storage, terms)
         may_append = self._store.capabilities.append
+        overtaken: PartfileError | None = None
         for _ in range(MAX_START_ATTEMPTS):
             end = self._log.see()
             try:
@@ -264,17 +274,18 @@ class SinkCoordinator:
                 after = restore.with_own_runs(after, end.next_id)
                 open_keys(after.position.seen_keys)
                 operators = self._write_state(end.next_id, after)
-            except _MAY_BE_FENCED:
+            except _MAY_BE_FENCED as error:
                 # The sink has gone on since: another start has published the part, and a consumer has taken it; or a
                 # coordinator that still runs has deleted a checkpoint, or a run of keys that it has merged.
-                if self._has_gone_on(end):
-                    continue
-                raise
+                if not self._has_gone_on(end):
+                    raise
+                overtaken = error
+                continue
             takeover = self._log.take_over(end, now_ms, operators)
             if takeover is not None:
                 break
         else:
-            raise self._log.outrun()
+            raise self._log.outrun() from overtaken
         self._take_in(after, takeover.checkpoint_id, now_ms)
         self._gives_up = terms.gives_up
         if terms.holds:

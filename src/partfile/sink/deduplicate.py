@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, joined_hints
-from partfile.sink.policies import Latest
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, SnapshotVersionError, joined_hints
+from partfile.sink.policies import Earliest, Latest
 from partfile.sink.states import RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
-from partfile.snapshot.key_hash import hashes_of, kind_of
+from partfile.snapshot.key_hash import hashes_of, kind_of, of_kind
 from partfile.snapshot.run_file import MAX_KEYS, Run, decode_run, encode_run, merged, run_of
 from partfile.snapshot.streams import Scope
 
@@ -295,7 +295,7 @@ class Deduplicator:
         self._settings = settings
         self._options = options
         self._storage = storage
-        self._kinds = None if seen is None else seen.kinds
+        self._kinds = known_kinds(seen)
         files = () if seen is None else seen.runs
         runs = map(HeldRun.opened, opened_runs(settings, storage, seen), files)
         self._keys = KnownKeys(options, storage, runs, 0 if seen is None else seen.time_ms)
@@ -316,8 +316,12 @@ class Deduplicator:
             CheckpointMismatch: A column of the key has values of another kind than before.
         """
         self._keys.advance(now_ms)
+        if not batch.num_rows:
+            return batch
         self._kinds = checked_kinds(batch.schema, self._settings, self._options, self._storage.job, self._kinds)
-        columns = [batch.column(name) for name in self._options.columns]
+        columns = [
+            of_kind(batch.column(name), kind) for name, kind in zip(self._options.columns, self._kinds, strict=True)
+        ]
         order_by = None if self._options.keep == "any" else batch.column(self._options.keep.column)
         pieces = [np.zeros(0, np.bool_)]
         # By another column rows are chosen of the whole batch: a key of an earlier piece would have won already.
@@ -355,8 +359,9 @@ class Deduplicator:
         time_ms = self._keys.advance(now_ms)
         if self._kinds is None:
             return before
-        self._keys.merge_fresh()
-        runs = self._keys.write_runs(self._storage.stream_factory(checkpoint_id))
+        with damage_told(self._settings.uid, self._settings.forget_command(self._storage.job)):
+            self._keys.merge_fresh()
+            runs = self._keys.write_runs(self._storage.stream_factory(checkpoint_id))
         return SeenKeys(
             columns=self._options.columns,
             kinds=self._kinds,
@@ -443,24 +448,27 @@ def checked_kinds(
         CheckpointMismatch: A column of the key has values of another kind than before.
     """
     kinds = []
-    for name in options.columns:
-        data_type = _field(schema, settings.uid, name, "by which it deduplicates").type
-        kind = kind_of(data_type)
+    for at, name in enumerate(options.columns):
+        instead = _key_with(_meant(name, _able(schema, options)), name, options)
+        data_type = _field(schema, settings.uid, name, "by which it deduplicates", instead).type
+        # A column of nulls alone has no type of its own: its nulls are of the kind that the values before were.
+        kind = before[at] if before is not None and pat.is_null(data_type) else kind_of(data_type)
         if kind is None:
             raise ConfigError(
                 f"column {name!r} of type {data_type} can be no key: keys are strings, binary, integers, "
                 "booleans, dates, timestamps and decimals of up to 38 digits",
-                hint="Cast it before, for instance to string; or name another column: "
-                f"deduplicate=partfile.Deduplicate({_meant(name, schema)!r})",
+                hint=f"Cast it before, for instance to string; or name another column: {instead}",
             )
         kinds.append(kind)
     if options.keep != "any":
-        keep = f"keep=partfile.{type(options.keep).__name__}"
-        data_type = _field(schema, settings.uid, options.keep.column, "by which it keeps one row of a key", keep).type
+        ordered = [one.name for one in schema if one.name not in options.columns and _has_order(one.type)]
+        instead = f"keep=partfile.{type(options.keep).__name__}({_meant(options.keep.column, ordered, 'ts')!r})"
+        what = "by which it keeps one row of a key"
+        data_type = _field(schema, settings.uid, options.keep.column, what, instead).type
         if not _has_order(data_type):
             raise ConfigError(
                 f"keep={options.keep!r}: values of type {data_type} have no order",
-                hint=f"Name a column of numbers, text, dates or times: {keep}({_first_with_order(schema)!r})",
+                hint=f"Name a column of numbers, text, dates or times: {instead}",
             )
     if before is not None and before != tuple(kinds):
         raise CheckpointMismatch(
@@ -472,15 +480,37 @@ def checked_kinds(
     return tuple(kinds)
 
 
-def _field(schema: pa.Schema, uid: str, name: str, what: str, option: str = "") -> pa.Field[Any]:
+def known_kinds(seen: SeenKeys | None) -> tuple[str, ...] | None:
+    """The kinds of the keys so far; None where there are no keys, so that they may be of any kind."""
+    return seen.kinds if seen is not None and seen.runs else None
+
+
+def _field(schema: pa.Schema, uid: str, name: str, what: str, instead: str) -> pa.Field[Any]:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         has = "no column" if not found else f"{len(found)} columns"
         raise ConfigError(
             f"the rows of sink {uid!r} have {has} {name!r}, {what}; they have {schema.names}",
-            hint=f"Name a column of theirs: {option or 'deduplicate=partfile.Deduplicate'}({_meant(name, schema)!r})",
+            hint=f"Name a column of theirs: {instead}",
         )
     return schema.field(found[0])
+
+
+def _able(schema: pa.Schema, options: Deduplicate) -> list[str]:
+    """The columns that can be a key and are not in it, each there once."""
+    names = [field.name for field in schema if kind_of(field.type) is not None]
+    return [name for name in names if name not in options.columns and schema.names.count(name) == 1]
+
+
+def _key_with(other: str, name: str, options: Deduplicate) -> str:
+    """The option with another column in the place of one, and all else as it is: fewer columns would drop rows."""
+    columns = [other if one == name else one for one in options.columns]
+    words = [repr(columns[0] if len(columns) == 1 else columns)]
+    for option, value in options:
+        if option != "columns" and value != type(options).model_fields[option].default:
+            shown = f"partfile.{type(value).__name__}({value.column!r})" if isinstance(value, Earliest) else repr(value)
+            words.append(f"{option}={shown}")
+    return f"deduplicate=partfile.Deduplicate({', '.join(words)})"
 
 
 def _has_order(data_type: pa.DataType) -> bool:
@@ -491,10 +521,6 @@ def _has_order(data_type: pa.DataType) -> bool:
     return not pat.is_nested(data_type)
 
 
-def _first_with_order(schema: pa.Schema) -> str:
-    return next((field.name for field in schema if _has_order(field.type)), "ts")
-
-
 def _has_hashes(column: pa.Array[Any]) -> bool:
     try:
         hashes_of([column])
@@ -503,11 +529,10 @@ def _has_hashes(column: pa.Array[Any]) -> bool:
     return True
 
 
-def _meant(name: str, schema: pa.Schema) -> str:
-    """The column that was probably meant as a key: one of a similar name, or the first that can be one."""
-    able = [field.name for field in schema if field.name != name and kind_of(field.type) is not None]
+def _meant(name: str, able: Sequence[str], other: str = "id") -> str:
+    """The column that was probably meant: one of a similar name, or the first that is able, or another name."""
     near = [one for one in able if one.lower() == name.lower()] or difflib.get_close_matches(name, able, 1)
-    return str([*near, *able, "id"][0])
+    return [*near, *able, other][0]
 
 
 def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKeys | None) -> list[Run]:
@@ -567,10 +592,17 @@ def damage_told(sink: str, forget_command: str) -> Iterator[None]:
         forget_command: What forgets its keys.
 
     Raises:
-        SnapshotCorrupt: What was raised inside, in these words.
+        SnapshotCorrupt, SnapshotVersionError: What was raised inside, in these words.
     """
     try:
         yield
+    except SnapshotVersionError as error:
+        raise SnapshotVersionError(
+            f"keys of sink {sink!r} cannot be read: {error.message}",
+            hint="Go on with the version of partfile that wrote them; or forget the keys, so that rows with them are "
+            f"written again: {forget_command}",
+            path=error.path,
+        ) from error
     except SnapshotCorrupt as error:
         raise SnapshotCorrupt(
             f"keys of sink {sink!r} cannot be read: {error.message}",

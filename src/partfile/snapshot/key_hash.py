@@ -96,6 +96,30 @@ def kind_of(data_type: pa.DataType) -> str | None:
     return next((kind for kind, is_of in kinds.items() if is_of(data_type)), None)
 
 
+def of_kind(column: pa.Array[Any], kind: str) -> pa.Array[Any]:
+    """A column as it is, or where Arrow knows of nulls alone, nulls of a kind.
+
+    Args:
+        column: Of a type of that kind, or of none.
+        kind: As ``kind_of`` says it.
+    """
+    if not pat.is_null(column.type):
+        return column
+    name, _, scale = kind.partition("(")
+    if scale:
+        return pa.nulls(len(column), pa.decimal128(38, int(scale.rstrip(")"))))
+    unit = "ns" if name.endswith("_ns") else "us"
+    types = {
+        "boolean": pa.bool_(),
+        "integer": pa.int64(),
+        "uint64": pa.uint64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+    }
+    return pa.nulls(len(column), types.get(name) or pa.timestamp(unit, None if "_ntz" in name else "UTC"))
+
+
 def mark_of(kind: str) -> int:
     """The mark of a kind of values that are not null; one more marks a null."""
     name, _, scale = kind.partition("(")

@@ -216,8 +216,7 @@ def decode_run(data: bytes | mmap, path: str, *, is_checked: bool = False) -> Ru
         raise SnapshotVersionError(
             f"the keys in {path} are hashed by version {index.hash_version}, and this partfile hashes by version "
             f"{HASH_VERSION}: it would find none of them",
-            hint="Go on with the version of partfile that wrote it, or forget the keys: "
-            "partfile state PATH --uid UID --forget",
+            hint="Go on with the version of partfile that wrote it. See which that is: partfile checkpoints PATH",
             path=path,
         )
     begin, words = len(line) + 1, index.keys * _WORD_BYTES

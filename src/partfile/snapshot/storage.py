@@ -51,7 +51,7 @@ from partfile.stores.paths import new_token
 from partfile.stores.registry import check_url, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.state_file import States
@@ -301,6 +301,8 @@ class HostCopies:
         return path
 
 
+_MOST_LOOKS = 100
+"""So often a log may change while it is listed before what was seen counts."""
 _UNNAMED = "_tmp."
 _MOST_COPIED_BYTES = 16 << 30
 _UNUSED_COPY_S = 24 * 60 * 60
@@ -530,19 +532,38 @@ class CheckpointStorage:
 
         Lists the job's directory and those of its checkpoints.
         """
-        found = ListedIds([], [])
-        for number in self._ids():
-            names = self._names_of(number)
-            if documents.METADATA in names:
-                found.completed.append(number)
-            elif documents.PUBLISHED in names:
-                found.published_without_metadata.append(number)
+        for ids in self._looks():
+            found = ListedIds([], [])
+            for number in ids:
+                names = self._names_of(number)
+                if documents.METADATA in names:
+                    found.completed.append(number)
+                elif documents.PUBLISHED in names:
+                    found.published_without_metadata.append(number)
+            if found.completed:
+                break
         return found
 
     def newest_completed_id(self) -> int:
         """The highest id that has a checkpoint, 0 if none has. Lists the job's directory and, as a rule, one in it."""
-        ids = reversed(self._ids())
-        return next((number for number in ids if documents.METADATA in self._names_of(number)), 0)
+        newest = 0
+        for ids in self._looks():
+            newest = next((number for number in reversed(ids) if documents.METADATA in self._names_of(number)), 0)
+            if newest:
+                break
+        return newest
+
+    def _looks(self) -> Iterator[list[int]]:
+        """The ids that have a directory; again as long as they change, for a caller that finds no checkpoint in them.
+
+        A coordinator that goes on may have deleted all of them since they were listed, and made others.
+        """
+        ids = self._ids()
+        for _ in range(_MOST_LOOKS):
+            yield ids
+            before, ids = ids, self._ids() if ids else []
+            if ids == before:
+                return
 
     def _ids(self) -> list[int]:
         ids = [documents.checkpoint_id_of(name) for name in self.store.list_names(self.directory)]

@@ -24,7 +24,7 @@ from partfile.errors import ConfigError, Fenced, PartfileError, StoreError
 from partfile.sink.clock import stopwatch_ms
 from partfile.sink.concurrency import AT_EXIT, wait_ms
 from partfile.sink.coordinator import Runtime
-from partfile.sink.deduplicate import check_runs, checked_kinds
+from partfile.sink.deduplicate import check_runs, checked_kinds, known_kinds
 from partfile.sink.progress import BatchProgress
 from partfile.sink.report import progress_of, report
 from partfile.sink.restore import RestoreTerms
@@ -759,13 +759,14 @@ class SparkStream:
         keys = self._key_plan(stands, kinds, hashed, triggered.time_ms)
         try:
             acknowledged = run_write_job(df, self._settings, runtime, triggered, keys or hashed)
+            write_ms = stopwatch_ms() - began
+            snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
         except Exception:
-            # A driver that took the sink over takes the names of open parts as well, and the tasks fail for that.
+            # A driver that took the sink over takes the names of open parts as well, and the tasks fail for that; it
+            # also deletes checkpoints, and what tasks have written for one of the same id.
             with suppress(StoreError):
                 runtime.coordinator.check_fence()
             raise
-        write_ms = stopwatch_ms() - began
-        snapshots = acknowledged_snapshots(runtime, triggered, acknowledged)
         # A batch without rows says nothing of the columns of rows.
         has_rows = any(one.rows for one in acknowledged)
         changed: dict[str, object] = {"hash_partitions": hashed}
@@ -790,7 +791,7 @@ class SparkStream:
     def _kinds(self, stands: StreamPosition, schema: pa.Schema) -> tuple[str, ...]:
         """The kinds of values of the key's columns, none without keys; raises what ``checked_kinds`` does."""
         options, seen, uid = self._settings.deduplicate, stands.seen_keys, self._settings.uid
-        before = None if seen is None else seen.kinds
+        before = known_kinds(seen)
         return () if options is None else checked_kinds(schema, self._settings, options, uid, before)
 
     def _key_plan(

@@ -138,7 +138,8 @@ class LocalBase:
         except FileNotFoundError as error:
             raise NotFound(
                 f"the base {self._path!r} is not there",
-                hint=f"Check the path, and that its file system is mounted on this host: df -h {self._nearest()[0]}",
+                hint="Check the path, and that its file system is mounted on this host: "
+                f"df -h {shlex.quote(self._nearest()[0])}",
                 path=self._path,
             ) from error
         except OSError as error:
@@ -472,7 +473,7 @@ class LocalTree:
                 f"{self.shown(path)!r} is not a regular file",
                 hint=(
                     "Another program replaced it; partfile follows no link and opens no pipe or device. See what "
-                    f"it is: ls -l {self.shown(path)}"
+                    f"it is: ls -l {shlex.quote(self.shown(path))}"
                 ),
                 path=path,
             )
