@@ -450,25 +450,28 @@ def checked_kinds(
     kinds = []
     for at, name in enumerate(options.columns):
         instead = _key_with(_meant(name, _able(schema, options)), name, options)
-        data_type = _field(schema, settings.uid, name, "by which it deduplicates", instead).type
+        hint = f"Name a column of theirs: deduplicate=partfile.Deduplicate({instead})"
+        data_type = _field(schema, settings.uid, name, "by which it deduplicates", hint).type
         # A column of nulls alone has no type of its own: its nulls are of the kind that the values before were.
         kind = before[at] if before is not None and pat.is_null(data_type) else kind_of(data_type)
         if kind is None:
             raise ConfigError(
                 f"column {name!r} of type {data_type} can be no key: keys are strings, binary, integers, "
                 "booleans, dates, timestamps and decimals of up to 38 digits",
-                hint=f"Cast it before, for instance to string; or name another column: {instead}",
+                hint="Cast it before, for instance to string; or name another column: "
+                f"deduplicate=partfile.Deduplicate({instead})",
             )
         kinds.append(kind)
     if options.keep != "any":
         ordered = [one.name for one in schema if one.name not in options.columns and _has_order(one.type)]
-        instead = f"keep=partfile.{type(options.keep).__name__}({_meant(options.keep.column, ordered, 'ts')!r})"
+        keep, instead = type(options.keep).__name__, _meant(options.keep.column, ordered, "ts")
         what = "by which it keeps one row of a key"
-        data_type = _field(schema, settings.uid, options.keep.column, what, instead).type
+        hint = f"Name a column of theirs: keep=partfile.{keep}({instead!r})"
+        data_type = _field(schema, settings.uid, options.keep.column, what, hint).type
         if not _has_order(data_type):
             raise ConfigError(
                 f"keep={options.keep!r}: values of type {data_type} have no order",
-                hint=f"Name a column of numbers, text, dates or times: {instead}",
+                hint=f"Name a column of numbers, text, dates or times: keep=partfile.{keep}({instead!r})",
             )
     if before is not None and before != tuple(kinds):
         raise CheckpointMismatch(
@@ -485,13 +488,13 @@ def known_kinds(seen: SeenKeys | None) -> tuple[str, ...] | None:
     return seen.kinds if seen is not None and seen.runs else None
 
 
-def _field(schema: pa.Schema, uid: str, name: str, what: str, instead: str) -> pa.Field[Any]:
+def _field(schema: pa.Schema, uid: str, name: str, what: str, hint: str) -> pa.Field[Any]:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         has = "no column" if not found else f"{len(found)} columns"
         raise ConfigError(
             f"the rows of sink {uid!r} have {has} {name!r}, {what}; they have {schema.names}",
-            hint=f"Name a column of theirs: {instead}",
+            hint=hint,
         )
     return schema.field(found[0])
 
@@ -503,14 +506,14 @@ def _able(schema: pa.Schema, options: Deduplicate) -> list[str]:
 
 
 def _key_with(other: str, name: str, options: Deduplicate) -> str:
-    """The option with another column in the place of one, and all else as it is: fewer columns would drop rows."""
+    """What the option holds with another column in the place of one: fewer columns of the key would drop rows."""
     columns = [other if one == name else one for one in options.columns]
     words = [repr(columns[0] if len(columns) == 1 else columns)]
     for option, value in options:
         if option != "columns" and value != type(options).model_fields[option].default:
             shown = f"partfile.{type(value).__name__}({value.column!r})" if isinstance(value, Earliest) else repr(value)
             words.append(f"{option}={shown}")
-    return f"deduplicate=partfile.Deduplicate({', '.join(words)})"
+    return ", ".join(words)
 
 
 def _has_order(data_type: pa.DataType) -> bool:
