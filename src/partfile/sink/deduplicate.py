@@ -10,8 +10,8 @@ from __future__ import annotations
 import difflib
 import logging
 from contextlib import contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -449,29 +449,24 @@ def checked_kinds(
     """
     kinds = []
     for at, name in enumerate(options.columns):
-        instead = _key_with(_meant(name, _able(schema, options)), name, options)
-        hint = f"Name a column of theirs: deduplicate=partfile.Deduplicate({instead})"
-        data_type = _field(schema, settings.uid, name, "by which it deduplicates", hint).type
+        key_with = partial(_key_with, name, options)
+        data_type = _field(schema, settings.uid, name, "by which it deduplicates", key_with).type
         # A column of nulls alone has no type of its own: its nulls are of the kind that the values before were.
         kind = before[at] if before is not None and pat.is_null(data_type) else kind_of(data_type)
         if kind is None:
             raise ConfigError(
                 f"column {name!r} of type {data_type} can be no key: keys are strings, binary, integers, "
                 "booleans, dates, timestamps and decimals of up to 38 digits",
-                hint="Cast it before, for instance to string; or name another column: "
-                f"deduplicate=partfile.Deduplicate({instead})",
+                hint=f"Cast it before, for instance to string; or name another column: {key_with(schema)}",
             )
         kinds.append(kind)
     if options.keep != "any":
-        ordered = [one.name for one in schema if one.name not in options.columns and _has_order(one.type)]
-        keep, instead = type(options.keep).__name__, _meant(options.keep.column, ordered, "ts")
-        what = "by which it keeps one row of a key"
-        hint = f"Name a column of theirs: keep=partfile.{keep}({instead!r})"
-        data_type = _field(schema, settings.uid, options.keep.column, what, hint).type
+        what, keep_by = "by which it keeps one row of a key", partial(_keep_by, options)
+        data_type = _field(schema, settings.uid, options.keep.column, what, keep_by).type
         if not _has_order(data_type):
             raise ConfigError(
                 f"keep={options.keep!r}: values of type {data_type} have no order",
-                hint=f"Name a column of numbers, text, dates or times: keep=partfile.{keep}({instead!r})",
+                hint=f"Name a column of numbers, text, dates or times: {keep_by(schema)}",
             )
     if before is not None and before != tuple(kinds):
         raise CheckpointMismatch(
@@ -488,32 +483,35 @@ def known_kinds(seen: SeenKeys | None) -> tuple[str, ...] | None:
     return seen.kinds if seen is not None and seen.runs else None
 
 
-def _field(schema: pa.Schema, uid: str, name: str, what: str, hint: str) -> pa.Field[Any]:
+def _field(schema: pa.Schema, uid: str, name: str, what: str, instead: Callable[[pa.Schema], str]) -> pa.Field[Any]:
     found = schema.get_all_field_indices(name)
     if len(found) != 1:
         has = "no column" if not found else f"{len(found)} columns"
         raise ConfigError(
             f"the rows of sink {uid!r} have {has} {name!r}, {what}; they have {schema.names}",
-            hint=hint,
+            hint=f"Name a column of theirs: {instead(schema)}",
         )
     return schema.field(found[0])
 
 
-def _able(schema: pa.Schema, options: Deduplicate) -> list[str]:
-    """The columns that can be a key and are not in it, each there once."""
+def _key_with(name: str, options: Deduplicate, schema: pa.Schema) -> str:
+    """The option with another column in the place of one, and all else as it is: fewer columns would drop rows."""
     names = [field.name for field in schema if kind_of(field.type) is not None]
-    return [name for name in names if name not in options.columns and schema.names.count(name) == 1]
-
-
-def _key_with(other: str, name: str, options: Deduplicate) -> str:
-    """What the option holds with another column in the place of one: fewer columns of the key would drop rows."""
-    columns = [other if one == name else one for one in options.columns]
+    able = [one for one in names if one not in options.columns and schema.names.count(one) == 1]
+    columns = [_meant(name, able) if one == name else one for one in options.columns]
     words = [repr(columns[0] if len(columns) == 1 else columns)]
     for option, value in options:
         if option != "columns" and value != type(options).model_fields[option].default:
             shown = f"partfile.{type(value).__name__}({value.column!r})" if isinstance(value, Earliest) else repr(value)
             words.append(f"{option}={shown}")
-    return ", ".join(words)
+    return f"deduplicate=partfile.Deduplicate({', '.join(words)})"
+
+
+def _keep_by(options: Deduplicate, schema: pa.Schema) -> str:
+    """The option ``keep`` with a column that has an order."""
+    asked = cast("Earliest", options.keep)
+    ordered = [one.name for one in schema if one.name not in options.columns and _has_order(one.type)]
+    return f"keep=partfile.{type(asked).__name__}({_meant(asked.column, ordered, 'ts')!r})"
 
 
 def _has_order(data_type: pa.DataType) -> bool:
