@@ -128,6 +128,28 @@ def test_a_look_at_a_sink_that_goes_on_is_no_damage(tmp_path: Path, chosen: Call
     assert seen == {3, MORE_ROWS}
 
 
+@pytest.mark.fault("D9")
+def test_a_log_that_goes_on_is_never_listed_as_empty(tmp_path: Path) -> None:
+    """All of its checkpoints go between two calls of a listing, and there are others: one of them is the newest."""
+    options: dict[str, Any] = {"retained_checkpoints": 1}
+    run_to_the_end(make_sink(tmp_path / "seed", **options), 3)
+
+    def newest_id(base: Path, interceptor: Any) -> int:
+        runtime = Runtime(make_sink(base, interceptor=interceptor, **options).settings, "life")
+        try:
+            return runtime.storage.newest_completed_id()
+        finally:
+            runtime.close()
+
+    recorder = Recorder()
+    before = newest_id(tmp_path / "seed", recorder)
+    seen = set()
+    for number in range(1, len(recorder.calls) + 1):
+        base = Path(shutil.copytree(tmp_path / "seed", tmp_path / f"{number}"))
+        seen.add(newest_id(base, ActAt(number, partial(run_to_the_end, make_sink(base, **options), MORE_ROWS))))
+    assert min(seen) == before < max(seen)
+
+
 def possible_ends(number: int, commits: list[int]) -> set[int]:
     """How one may end that slept before call ``number``, where ``commits`` are the calls that create checkpoints."""
     if number <= commits[0]:

@@ -272,7 +272,8 @@ def test_types_of_one_kind_are_one_key(tmp_path: Path) -> None:
     ("table", "says", "advice"),
     [
         ({"name": ["a"]}, "no column 'id'", "deduplicate=partfile.Deduplicate('name')"),
-        ({"id": [1.5]}, "column 'id' of type double can be no key", "Cast it before"),
+        ({"id": [1.5], "x": [1.5]}, "column 'id' of type double can be no key", "Cast it before"),
+        ({"id": [1.5]}, "can be no key", "or name another column: deduplicate=partfile.Deduplicate('NAME')"),
         ({"id": [[1]]}, "column 'id' of type list", "Cast it before"),
     ],
 )
@@ -290,7 +291,7 @@ def test_columns_that_are_no_key(tmp_path: Path, table: dict[str, Any], says: st
         (
             pf.Deduplicate(["shop", "id"], on_null="drop"),
             {"shop": [1], "id": [1.5]},
-            "(['shop', 'id'], on_null='drop')",
+            "(['shop', 'NAME'], on_null='drop')",
         ),
         (
             pf.Deduplicate("id", keep=pf.Latest("t")),

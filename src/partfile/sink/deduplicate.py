@@ -511,7 +511,7 @@ def _keep_by(options: Deduplicate, schema: pa.Schema) -> str:
     """The option ``keep`` with a column that has an order."""
     asked = cast("Earliest", options.keep)
     ordered = [one.name for one in schema if one.name not in options.columns and _has_order(one.type)]
-    return f"keep=partfile.{type(asked).__name__}({_meant(asked.column, ordered, 'ts')!r})"
+    return f"keep=partfile.{type(asked).__name__}({_meant(asked.column, ordered)!r})"
 
 
 def _has_order(data_type: pa.DataType) -> bool:
@@ -530,10 +530,10 @@ def _has_hashes(column: pa.Array[Any]) -> bool:
     return True
 
 
-def _meant(name: str, able: Sequence[str], other: str = "id") -> str:
-    """The column that was probably meant: one of a similar name, or the first that is able, or another name."""
+def _meant(name: str, able: Sequence[str]) -> str:
+    """The column that was probably meant: one of a similar name, or the first that is able; NAME where none is."""
     near = [one for one in able if one.lower() == name.lower()] or difflib.get_close_matches(name, able, 1)
-    return [*near, *able, other][0]
+    return [*near, *able, "NAME"][0]
 
 
 def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKeys | None) -> list[Run]:

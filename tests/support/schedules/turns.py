@@ -232,7 +232,7 @@ def unkept_files(base: Path, there: set[str]) -> list[str]:
 
 
 def _needed_by(state: SinkSnapshot, directory: str) -> list[str]:
-    """Whatever of a checkpoint's data lies in files, but for finished and pending parts."""
+    """The staging files and runs of keys that a checkpoint names as data."""
     opened = [part.part for parts in state.open.values() for part in parts if part.staging_file]
     parts = [*opened, *(staging_file.part for staging_file in state.closed)]
     seen = state.position.seen_keys
