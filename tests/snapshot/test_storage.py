@@ -28,6 +28,7 @@ from partfile.snapshot.storage import (
     select_storage,
 )
 from partfile.snapshot.streams import Scope
+from partfile.stores.checksums import crc32_of
 from partfile.stores.memory import MemoryMetadataStore
 from support.state.checkpoint_owner import Owner
 
@@ -287,6 +288,56 @@ def test_a_damaged_copy_is_made_again_when_the_file_is_read(remote: CheckpointSt
     assert bytes(remote.map_bytes(handle)) == b"keys"
     assert copies(tmp_path) == [copy]
     assert copy.read_bytes() == b"keys"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_each_process_compares_a_copy_before_it_uses_it(
+    remote: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """A disk may have changed it since another process made it; and what has replaced it is another file."""
+    handle = kept(remote, b"keys")
+    remote.map_held(handle)
+    (copy,) = copies(tmp_path)
+    if is_replaced:
+        other = tmp_path / "other"
+        other.write_bytes(b"kexs")
+        other.replace(copy)
+    else:
+        copy.write_bytes(b"kexs")
+        monkeypatch.setattr(storage, "_CHECKED", {})
+    assert bytes(remote.map_held(handle)) == b"keys"
+    assert copy.read_bytes() == b"keys"
+
+
+def test_each_process_compares_a_file_on_its_host_before_it_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does so once: the tasks that come to it later read nothing of a file but what they look for."""
+    local = open_storage(FileSystemStorageSettings(url=str(tmp_path), inline_threshold_bytes=0), "job")
+    handle = kept(local, b"keys")
+    computed = []
+
+    def noted(data: memoryview) -> int:
+        computed.append(bytes(data))
+        return crc32_of(data)
+
+    monkeypatch.setattr(storage, "crc32_of", noted)
+    assert [bytes(local.map_held(handle)) for _ in range(3)] == [b"keys"] * 3
+    assert computed == [b"keys"]
+    (tmp_path / local.path(handle.path)).write_bytes(b"kexs")
+    monkeypatch.setattr(storage, "_CHECKED", {})
+    with pytest.raises(SnapshotCorrupt, match="is not the one the checkpoint names"):
+        local.map_held(handle)
+
+
+def test_a_process_remembers_a_number_of_files(remote: CheckpointStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that runs for months has used many; those that it used last stay."""
+    monkeypatch.setattr(storage, "_CHECKED", {})
+    monkeypatch.setattr(storage, "_MOST_CHECKED", 2)
+    first, second, third = (kept(remote, name) for name in (b"first", b"second", b"third"))
+    for handle in (first, second, first, third):
+        remote.map_held(handle)
+    assert [path for path, *_ in storage._CHECKED] == [first.path, third.path]
 
 
 def test_a_file_that_is_not_the_one_of_its_handle_leaves_no_copy(remote: CheckpointStorage, tmp_path: Path) -> None:

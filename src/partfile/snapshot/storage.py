@@ -10,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -41,6 +41,7 @@ from partfile.snapshot.streams import (
     DEFAULT_MAX_ACKNOWLEDGEMENT_BYTES,
     DEFAULT_MAX_STATE_BYTES,
     DEFAULT_WRITE_BUFFER_BYTES,
+    MAX_INLINE_THRESHOLD_BYTES,
     FileStreamFactory,
     MemoryStreamFactory,
     check_file_streams,
@@ -67,8 +68,17 @@ logger = logging.getLogger("partfile")
 class StreamSettings(Protocol):
     """The ways in which a checkpoint storage keeps state."""
 
-    def factory(self, store: MetadataStore, directory: str, checkpoint_id: int) -> CheckpointStreamFactory:
-        """The streams of one subtask for one checkpoint."""
+    def factory(
+        self, store: MetadataStore, directory: str, checkpoint_id: int, *, sharers: int = 1
+    ) -> CheckpointStreamFactory:
+        """The streams of one subtask for one checkpoint.
+
+        Args:
+            store: Where the files go.
+            directory: The job's, below the base of ``store``.
+            checkpoint_id: The checkpoint.
+            sharers: Subtasks of the checkpoint that each keep a state of this kind.
+        """
 
     def check_total(self, metadata: CheckpointMetadata) -> None:
         """Refuse a checkpoint that is more than the coordinator may hold.
@@ -105,13 +115,15 @@ class FileStreamSettings(_Settings):
         """Refuse sizes that cannot be used."""
         check_file_streams(self.inline_threshold_bytes, self.write_buffer_bytes)
 
-    def factory(self, store: MetadataStore, directory: str, checkpoint_id: int) -> CheckpointStreamFactory:
-        """Streams to files below the job's directory."""
+    def factory(
+        self, store: MetadataStore, directory: str, checkpoint_id: int, *, sharers: int = 1
+    ) -> CheckpointStreamFactory:
+        """Streams to files below the job's directory; inline states of all sharers take at most 1 MiB together."""
         return FileStreamFactory(
             store,
             directory,
             checkpoint_id,
-            inline_threshold_bytes=self.inline_threshold_bytes,
+            inline_threshold_bytes=min(self.inline_threshold_bytes, MAX_INLINE_THRESHOLD_BYTES // sharers),
             write_buffer_bytes=self.write_buffer_bytes,
         )
 
@@ -157,6 +169,8 @@ class DriverMemoryStorageSettings(_Settings):
         store: MetadataStore,  # noqa: ARG002 - of the protocol, as the other two.
         directory: str,  # noqa: ARG002
         checkpoint_id: int,  # noqa: ARG002
+        *,
+        sharers: int = 1,  # noqa: ARG002
     ) -> CheckpointStreamFactory:
         """Streams into acknowledgements."""
         return MemoryStreamFactory(
@@ -239,21 +253,21 @@ class HostCopies:
     """Copies of state files on this host, so that its tasks need not read each file from its storage in every batch.
 
     A copy is made durable and then given its name, which tells the file by token, checksum and length: so what has the
-    name was right, whichever process looks. A process that makes a copy deletes those that no task has used for a day.
-    Beyond 16 GiB it deletes those that were used the longest time ago. A process that has mapped a copy keeps it. Where
-    there is no room for a copy, the process deletes all others. Where there is none even then, it keeps the bytes that
-    it has read in memory.
+    name was right, whichever process looks. Each process compares a copy with its checksum before it uses it for the
+    first time. A process that makes a copy deletes those that no task has used for a day. Beyond 16 GiB it deletes
+    those that were used the longest time ago. A process that has mapped a copy keeps it. Where there is no room for a
+    copy, the process deletes all others. Where there is none even then, it keeps the bytes that it has read in memory.
     """
 
     def mapped(self, handle: FileHandle) -> mmap.mmap | None:
-        """The copy of a file, mapped; None if this host has none."""
+        """The copy of a file, mapped; None if this host has none that is whole."""
         directory = _copies_directory()
         try:
             with (directory / _copy_name(handle)).open("rb") as file:
-                if not _is_own(directory.lstat()) or os.fstat(file.fileno()).st_size != handle.size_bytes:
+                if not _is_own(directory.lstat()):
                     return None
                 os.utime(file.fileno())
-                return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+                return _mapped_whole(file, handle)
         except (OSError, ValueError):
             return None
 
@@ -306,6 +320,28 @@ _MOST_LOOKS = 100
 _UNNAMED = "_tmp."
 _MOST_COPIED_BYTES = 16 << 30
 _UNUSED_COPY_S = 24 * 60 * 60
+
+
+_CHECKED: dict[tuple[str, int, int, int], None] = {}
+"""Files that this process has compared with their checksums, the latest last: path, checksum, device, inode."""
+_MOST_CHECKED = 4096
+"""A process that has used more files compares again those that it used the longest time ago."""
+
+
+def _mapped_whole(file: BinaryIO, handle: FileHandle) -> mmap.mmap | None:
+    """An open file, mapped; None if it is not the one that a handle names. This process reads all of it once."""
+    status = os.fstat(file.fileno())
+    if status.st_size != handle.size_bytes:
+        return None
+    data = mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+    told = (handle.path, handle.crc32, status.st_dev, status.st_ino)
+    if told not in _CHECKED and crc32_of(memoryview(data)) != handle.crc32:
+        return None
+    _CHECKED.pop(told, None)
+    _CHECKED[told] = None
+    if len(_CHECKED) > _MOST_CHECKED:
+        del _CHECKED[next(iter(_CHECKED))]
+    return data
 
 
 def _copies_directory() -> Path:
@@ -375,9 +411,14 @@ class CheckpointStorage:
         """A path of this job, relative to the base of the store."""
         return documents.below(self.directory, name)
 
-    def stream_factory(self, checkpoint_id: int) -> CheckpointStreamFactory:
-        """Opens the streams of one subtask for a checkpoint."""
-        return self._streams.factory(self.store, self.directory, checkpoint_id)
+    def stream_factory(self, checkpoint_id: int, *, sharers: int = 1) -> CheckpointStreamFactory:
+        """Opens the streams of one subtask for a checkpoint.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            sharers: Subtasks that each keep such a state: what lies inline of it is bounded over all of them.
+        """
+        return self._streams.factory(self.store, self.directory, checkpoint_id, sharers=sharers)
 
     def read_state(self, handle: StateHandle | None) -> States:
         """Return the operator state behind a handle, its elements still encoded; none for None.
@@ -436,16 +477,17 @@ class CheckpointStorage:
         if (here := self._mapped_here(handle)) is not None:
             return here
         copy = self._copies.mapped(handle)
+        # It may have been damaged since this process compared it first.
         is_whole = copy is not None and crc32_of(memoryview(copy)) == handle.crc32
         return copy if copy is not None and is_whole else self._copies.made(handle, data)
 
     def map_held(self, handle: StateHandle) -> bytes | mmap.mmap:
-        """As ``map_bytes``, but what was read and checked as a whole before is not read again.
+        """As ``map_bytes``, but what this process has read and checked as a whole before is not read again.
 
-        That is a file on this host, which an epoch checks when it begins, and a copy that was made here since.
+        That is a file on this host, or a copy that was made here.
 
         Raises:
-            SnapshotCorrupt: As of ``read_bytes``; of a file on this host only where it is missing or of another length.
+            SnapshotCorrupt: As of ``read_bytes``.
             StoreError: As of ``map_bytes``.
         """
         if isinstance(handle, InlineHandle):
@@ -460,11 +502,7 @@ class CheckpointStorage:
         shown = self.shown(handle)
         try:
             with Path(here).open("rb") as file:
-                if os.fstat(file.fileno()).st_size != handle.size_bytes:
-                    raise SnapshotCorrupt(
-                        f"state file {shown} is not the one the checkpoint names", hint=_MISSING_HINT, path=shown
-                    )
-                return mmap.mmap(file.fileno(), handle.size_bytes, access=mmap.ACCESS_READ)
+                data = _mapped_whole(file, handle)
         except FileNotFoundError as error:
             raise SnapshotCorrupt(f"state file {shown} is missing", hint=_MISSING_HINT, path=shown) from error
         except (OSError, ValueError) as error:
@@ -473,6 +511,11 @@ class CheckpointStorage:
                 hint="See that this process can read it, and may have more files open: ulimit -n",
                 path=shown,
             ) from error
+        if data is None:
+            raise SnapshotCorrupt(
+                f"state file {shown} is not the one the checkpoint names", hint=_MISSING_HINT, path=shown
+            )
+        return data
 
     def shown(self, handle: StateHandle) -> str:
         """What a handle is called in messages: the address of its file."""
