@@ -1,19 +1,23 @@
 """Copies of a subtask's state on this machine, so that a restore need not read the checkpoint's storage.
 
 A copy lies in ``chk-N`` of the subtask's directory, as ``<token>.state``. Beside it lies a document ``<token>.copy``,
-with the token of the file that it is a copy of, so that another process on this machine finds it. A copy is never worth
-a failed checkpoint or restore: what is wrong with it is logged, and the file itself is used.
+with the token of the file that it is a copy of, so that another process on this machine finds it. A file that its maker
+never changes has a link in place of a copy, as ``<token>.link``. A copy is never worth a failed checkpoint or restore:
+what is wrong with it is logged, and the file itself is used.
 
 Source: Flink's ``TaskLocalStateStoreImpl``, as of 1.20.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
-from pathlib import PurePosixPath
+import os
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from partfile.errors import NotFound, PartfileError, SnapshotCorrupt
+from partfile.errors import NotApplied, NotFound, PartfileError, SnapshotCorrupt
 from partfile.snapshot import documents
 from partfile.snapshot.documents import FileHandle, decode_document, encode_document, read_document
 from partfile.snapshot.streams import FileStreamFactory, Scope
@@ -21,7 +25,7 @@ from partfile.stores.base import Persisted
 from partfile.stores.checksums import crc32_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.streams import CheckpointOutputStream
@@ -53,6 +57,8 @@ class LocalStateStore:
     def __init__(self, store: MetadataStore, directory: str) -> None:
         self._store = store
         self._directory = directory
+        self._may_link = True
+        """False once it is known that the files to link are on another disk."""
 
     def create_stream(self, checkpoint_id: int) -> CheckpointOutputStream:
         """Open the stream of a copy."""
@@ -84,6 +90,56 @@ class LocalStateStore:
         except PartfileError as error:
             logger.warning("a local copy without use could not be deleted, and will be with the next: %s", error)
         return False
+
+    def link(self, checkpoint_id: int, files: Iterable[tuple[StateHandle, str]]) -> bool:
+        """Keep links to files of this machine, which their maker never changes, as copies. No byte is copied.
+
+        Durability: as of ``keep``.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            files: What the checkpoint names, and where it lies here; state that travels inline needs no link.
+
+        Returns:
+            Whether all are kept; else none of this checkpoint is.
+        """
+        if not self._may_link:
+            return False
+        try:
+            for primary, path in files:
+                if isinstance(primary, FileHandle):
+                    self._link(path, self._path_of_link(checkpoint_id, primary))
+        except (OSError, PartfileError) as error:
+            if getattr(error, "errno", None) == errno.EXDEV:
+                self._may_link = False
+                error = NotApplied(
+                    f"{self._store.base} is on another disk than the files, so there are no links to them",
+                    hint="Give both one disk: RocksDBOptions(directory='/data/rocksdb') and LocalStore('/data/local')",
+                )
+            logger.warning("the snapshot has no local copy: %s", error)
+            self.abort(checkpoint_id)
+            return False
+        return True
+
+    def linked(self, primary: StateHandle) -> tuple[bytes, str] | None:
+        """What a file holds by its link, and where that lies; None if there is no link to it that is whole.
+
+        Args:
+            primary: The file, as the checkpoint names it.
+        """
+        if not isinstance(primary, FileHandle):
+            return None
+        try:
+            for checkpoint_id in self._ids():
+                here = self._here(self._path_of_link(checkpoint_id, primary))
+                if here.is_file():
+                    data = here.read_bytes()
+                    if len(data) == primary.size_bytes and crc32_of(data) == primary.crc32:
+                        return data, str(here)
+                    logger.warning("%s is damaged: length or checksum is wrong", here)
+        except (OSError, PartfileError) as error:
+            logger.warning("the link to state file %s is not used: %s", primary.path, error)
+        return None
 
     def read(self, primary: StateHandle) -> bytes | None:
         """The copy of a file; None if there is none that is whole.
@@ -131,6 +187,22 @@ class LocalStateStore:
             raise SnapshotCorrupt(f"{local} is damaged: length or checksum is wrong", path=local)
         return data
 
+    def _link(self, path: str, link: str) -> None:
+        here = self._here(link)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        # A checkpoint that is tried again names the same file.
+        with suppress(FileExistsError):
+            os.link(path, here)
+
+    def _here(self, path: str) -> Path:
+        here = self._store.local_path(path)
+        if here is None:
+            raise NotApplied(
+                f"{self._store.base} is not on a disk of this machine",
+                hint="Give copies another place: LocalStateStore(LocalStore('/data/local-state'), DIRECTORY)",
+            )
+        return Path(here)
+
     def _delete(self, is_superseded: Callable[[int], bool]) -> None:
         try:
             for checkpoint_id in filter(is_superseded, self._ids()):
@@ -151,3 +223,6 @@ class LocalStateStore:
 
     def _path_of_document(self, checkpoint_id: int, primary: FileHandle) -> str:
         return f"{self._path_of(checkpoint_id)}/{PurePosixPath(primary.path).stem}.copy"
+
+    def _path_of_link(self, checkpoint_id: int, primary: FileHandle) -> str:
+        return f"{self._path_of(checkpoint_id)}/{PurePosixPath(primary.path).stem}.link"

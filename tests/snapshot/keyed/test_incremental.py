@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,24 @@ import pytest
 
 from partfile.errors import ConfigError, NotApplied, PartfileError, SnapshotCancelled, SnapshotCorrupt, StoreError
 from partfile.snapshot.documents import FileHandle, encode_document
-from partfile.snapshot.keyed.codecs import BytesCodec
-from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, TextCodec
+from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
+from partfile.snapshot.keyed.keyed_file import encode_keyed_state
 from partfile.snapshot.keyed.keys import group_range
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
-from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
+from partfile.snapshot.keyed.rocksdb.database import Column, RocksDBOptions
+from partfile.snapshot.keyed.rocksdb.files import NativeRows
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
 from partfile.snapshot.keyed.shared_files import SharedFiles, decode_incremental, is_incremental
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
+from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSettings, FileStreamSettings
 from partfile.snapshot.strategy import CloseableRegistry, RunningSnapshot, SnapshotOptions, StrategyRunner
 from partfile.stores.local.store import LocalStore
+from partfile.stores.memory import MemoryMetadataStore
 from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, intercept
 from support.files.disks import small_disk
 from support.processes.deadline import ended
@@ -470,8 +475,8 @@ def test_a_document_that_contradicts_itself_is_damage(job: Job, change: dict[str
         decode_incremental(data, "a document")
 
 
-def test_files_of_other_options_of_the_engine_are_read(tmp_path: Path) -> None:
-    """More levels than by default, and values in files of their own."""
+def test_files_of_other_options_of_the_engine_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """More levels than by default, with which RocksDB opens none of them, and values in files of their own."""
 
     def customize(options: rocksdict.Options) -> None:
         options.set_num_levels(9)
@@ -493,6 +498,11 @@ def test_files_of_other_options_of_the_engine_are_read(tmp_path: Path) -> None:
     job.backend.close()
     with read_keyed_files(job.storage, [handle]) as (found,):
         assert bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+        backend = backend_of(RocksDBBackend, files=[found.file])
+    assert "the rows of" in caplog.text
+    assert "are read, because its files cannot be opened" in caplog.text
+    assert bytes_of(backend) == expected
+    backend.close()
 
 
 def test_rows_that_are_in_files_take_no_memory_while_they_are_written(job: Job) -> None:
@@ -607,6 +617,315 @@ def test_a_file_that_is_damaged_or_gone_refuses_the_restore(job: Job, tmp_path: 
             assert list(scratch.iterdir()) == []
         path.write_bytes(data)
     job.check(handle, expected)
+
+
+# Files that a backend opens
+
+
+def opened(job: Job, handle: StateHandle) -> RocksDBBackend:
+    """A backend that begins with the files of a snapshot; none of its rows is read."""
+    with read_keyed_files(job.storage, [handle]) as (found,), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(NativeRows, "__getitem__", _refuse)
+        backend = backend_of(RocksDBBackend, files=[found.file])
+    assert isinstance(backend, RocksDBBackend)
+    return backend
+
+
+def _refuse(_rows: object, group: int) -> Any:
+    raise AssertionError(f"rows of key group {group} were read")
+
+
+def unchanged(_backend: KeyedStateBackend) -> None:
+    """No state is registered."""
+
+
+def registers(backend: KeyedStateBackend) -> None:
+    """One state is registered, and changed."""
+    registered(backend, value_of)
+    backend.set_current_key("key 3")
+    registered(backend, value_of).update(-3)
+
+
+def registers_all(backend: KeyedStateBackend) -> None:
+    """All are, and lists grow."""
+    for register in (value_of, list_of, map_of, mean_of):
+        registered(backend, register)
+    backend.set_current_key("key 4")
+    registered(backend, list_of).add("more")
+    registered(backend, map_of).remove(1)
+
+
+def renames(backend: KeyedStateBackend) -> None:
+    """A state has another name now, and one of its old name is begun."""
+    backend.list_state(ListStateDescriptor("rows", TextCodec(), formerly="list"))
+    backend.set_current_key("key 5")
+    registered(backend, list_of).add("anew")
+
+
+def drops(backend: KeyedStateBackend) -> None:
+    """A state is of no use any more, and one of its name is begun."""
+    backend.drop_state("map")
+    backend.set_current_key("key 6")
+    registered(backend, map_of).put(1, ["anew"])
+
+
+def converts(backend: KeyedStateBackend) -> None:
+    """Values are in another codec now, in one state under another name."""
+    floats = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
+    backend.value_state(floats)
+    backend.list_state(ListStateDescriptor("rows", Int64Codec(), formerly="list", earlier=(Earlier(TextCodec(), int),)))
+    backend.set_current_key("key 7")
+    registered(backend, list_of).add("anew")
+
+
+@pytest.mark.item("SB-11", "RI-13")
+@pytest.mark.parametrize("program", [unchanged, registers, registers_all, renames, drops, converts])
+def test_what_is_opened_goes_on_as_what_is_read(job: Job, program: Callable[[KeyedStateBackend], None]) -> None:
+    """Whatever the next program does with its states; further snapshots of either kind have all of them."""
+    handle = job.snapshot(1)
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        read = backend_of(HeapBackend, files=[found.file])
+    backend = opened(job, handle)
+    for number, change in ((2, program), (3, unchanged)):
+        change(read)
+        change(backend)
+        expected = bytes_of(read)
+        assert bytes_of(backend) == expected
+        job.strategy = IncrementalStrategy(backend)
+        handle = job.snapshot(number)
+        assert decode_incremental(job.storage.read_bytes(handle), "a document").carried is None
+        backend.close()
+        with read_keyed_files(job.storage, [handle]) as (found,):
+            assert bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+        backend = opened(job, handle)
+        assert bytes_of(backend) == expected
+        read = backend_of(HeapBackend, files=[file_of(read)])
+    backend.close()
+
+
+def test_a_value_that_cannot_be_converted_leaves_what_was_opened(job: Job) -> None:
+    """The error names it, and the state is carried on as it was; so is one that another program asks for wrongly."""
+    expected = bytes_of(job.backend)
+    backend = opened(job, job.snapshot(1))
+
+    def refuse(value: int) -> float:
+        raise ValueError(f"{value} is too much")
+
+    wrong: list[Any] = [
+        ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), refuse),)),
+        ValueStateDescriptor("list", Int64Codec()),
+    ]
+    for described in wrong:
+        with pytest.raises(PartfileError):
+            backend.value_state(described)
+        assert bytes_of(backend) == expected
+    backend.close()
+
+
+def test_a_full_disk_at_a_conversion_loses_nothing_of_what_was_opened(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows before are in no file any more; the next snapshot has them."""
+    expected = bytes_of(job.backend)
+    backend = opened(job, job.snapshot(1))
+
+    def full(_column: Column, _pairs: object) -> None:
+        raise StoreError("no space")
+
+    floats = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
+    with monkeypatch.context() as patched:
+        patched.setattr(Column, "fill", full)
+        with pytest.raises(StoreError, match="no space"):
+            backend.value_state(floats)
+    assert bytes_of(backend) == expected
+    job.strategy = IncrementalStrategy(backend)
+    job.check(job.snapshot(2), expected)
+    backend.value_state(floats)
+    backend.close()
+
+
+def test_a_view_of_what_was_opened_is_of_its_instant(job: Job) -> None:
+    """Whatever the states that it holds become afterwards, and however late it is written."""
+    expected = bytes_of(job.backend)
+    backend = opened(job, job.snapshot(1))
+    view = backend.freeze()
+    registers_all(backend)
+    backend.drop_state("largest")
+    backend.close()
+    assert encode_keyed_state(view) == expected
+    view.release()
+
+
+def test_files_of_another_range_of_key_groups_are_read(job: Job) -> None:
+    """Only those of the very range are opened."""
+    handle, expected = job.snapshot(1), bytes_of(job.backend)
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        made = [backend_of(RocksDBBackend, subtask, 2, [found.file]) for subtask in range(2)]
+    assert bytes_of(backend_of(HeapBackend, files=[file_of(one) for one in made])) == expected
+    for one in made:
+        one.close()
+
+
+def test_the_files_that_were_opened_are_links(tmp_path: Path) -> None:
+    """On one disk no byte is copied; the files of the restore stay as they are."""
+    job = LinkedJob(tmp_path)
+    job.change(1)
+    handle, expected = job.snapshot(1), bytes_of(job.backend)
+    options = RocksDBOptions(directory=str(tmp_path / "engine"))
+    with read_keyed_files(job.storage, [handle], job.local, str(tmp_path / "scratch")) as (found,):
+        made = partial(RocksDBBackend, options=options)
+        backends = [backend_of(made, files=[found.file]) for _ in range(2)]
+        for backend in backends:
+            registers_all(backend)
+            assert isinstance(backend, RocksDBBackend)
+            assert identities(sorted(Path(backend.database.path).glob("*.sst"))) & identities(job.links(1))
+            backend.close()
+        assert bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+    job.backend.close()
+
+
+# Copies on this machine
+
+
+class LinkedJob(Job):
+    """One whose snapshots leave links on this machine."""
+
+    def __init__(self, base: Path) -> None:
+        options = RocksDBOptions(directory=str(base / "engine"))
+        backend, change = filled(30, partial(RocksDBBackend, options=options))
+        super().__init__(base, backend)
+        self._change = change
+        self.local = LocalStateStore(LocalStore(str(base / "local")), "job/operator/0")
+        self.strategy = IncrementalStrategy(self.backend, self.local)
+
+    def links(self, checkpoint_id: int) -> list[Path]:
+        """Those of one checkpoint."""
+        return sorted((self.base / "local" / "job/operator/0" / f"chk-{checkpoint_id}").glob("*.link"))
+
+    def engine_files(self) -> list[Path]:
+        """The files of the database with rows."""
+        return sorted(Path(self.backend.database.path).glob("*.sst"))
+
+    def lose_files(self, handle: StateHandle) -> None:
+        """Delete all that the checkpoint names in its storage, but for its document."""
+        for file in decode_incremental(self.storage.read_bytes(handle), "a document").files:
+            if isinstance(file.handle, FileHandle):
+                self.store.delete_file(self.storage.path(file.handle.path))
+
+    def check_read(self, handle: StateHandle, expected: bytes, source: str) -> None:
+        """A restore, in this process or another, says from where it was read, and has the same rows."""
+        for local in (self.local, LocalStateStore(LocalStore(str(self.base / "local")), "job/operator/0")):
+            with read_keyed_files(self.storage, [handle], local) as (found,):
+                assert found.source == source
+                backend = backend_of(HeapBackend, files=[found.file])
+            for register in (value_of, list_of, map_of, mean_of):
+                registered(backend, register)
+            assert bytes_of(backend) == expected
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Iterator[LinkedJob]:
+    """A job with state of every kind, whose snapshots leave links."""
+    made = LinkedJob(tmp_path)
+    made.change(1)
+    yield made
+    made.backend.close()
+
+
+def identities(paths: list[Path]) -> set[int]:
+    return {path.stat().st_ino for path in paths}
+
+
+@pytest.mark.item("LR-01", "LR-06", "LR-13")
+def test_copies_of_an_incremental_snapshot_are_links(linked: LinkedJob) -> None:
+    """To the engine's own files. A restore needs nothing else, and leaves them whole for the next one."""
+    handle = linked.snapshot(1)
+    assert identities(linked.engine_files()) < identities(linked.links(1))
+    expected = bytes_of(linked.backend)
+    linked.lose_files(handle)
+    for _ in range(2):
+        linked.check_read(handle, expected, "local")
+    with pytest.raises(SnapshotCorrupt, match="is missing"), read_keyed_files(linked.storage, [handle]):
+        pass
+
+
+@pytest.mark.item("LR-05", "LR-13")
+def test_each_checkpoint_has_links_to_all_its_files(linked: LinkedJob) -> None:
+    """To those as well that an earlier one has written; the copies of checkpoints go as all copies do."""
+    linked.snapshot(1)
+    linked.backend.set_current_key("key 1")
+    registered(linked.backend, value_of).update(77)
+    handle = linked.snapshot(2)
+    expected = bytes_of(linked.backend)
+    assert identities(linked.engine_files()) & identities(linked.links(1)) & identities(linked.links(2))
+    linked.lose_files(handle)
+    linked.local.confirm(2)
+    assert linked.links(1) == []
+    linked.check_read(handle, expected, "local")
+    linked.local.abort(2)
+    assert linked.links(2) == []
+    assert linked.snapshot(3, kind="savepoint") is not None
+    assert linked.links(3) == []
+
+
+@pytest.mark.item("LR-06", "LR-07", "LR-13")
+def test_a_file_whose_link_is_damaged_is_read_from_the_storage(linked: LinkedJob) -> None:
+    """Each in turn; the others are read from this machine all the same."""
+    handle = linked.snapshot(1)
+    expected = bytes_of(linked.backend)
+    for link in linked.links(1):
+        data = link.read_bytes()
+        for damaged in (None, data[:-1], bytes((data[0] ^ 1,)) + data[1:]):
+            # Another file in its place: the engine has the bytes of the link.
+            link.unlink(missing_ok=True)
+            if damaged is not None:
+                link.write_bytes(damaged)
+            linked.check_read(handle, expected, "primary")
+        link.unlink(missing_ok=True)
+        link.write_bytes(data)
+    linked.lose_files(handle)
+    linked.check_read(handle, expected, "local")
+
+
+@pytest.mark.item("LR-02", "LR-14")
+def test_links_that_cannot_be_made_fail_no_checkpoint(
+    linked: LinkedJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On another disk, of which the log speaks once; and in a store that is not on this machine."""
+    with small_disk(tmp_path / "disk", "1m") as disk, LocalStore(str(disk)) as store:
+        for local, times in ((store, 1), (MemoryMetadataStore(), 2)):
+            caplog.clear()
+            linked.strategy = IncrementalStrategy(linked.backend, LocalStateStore(local, "sub"))
+            handles = [linked.snapshot(number) for number in (1, 2)]
+            assert caplog.text.count("the snapshot has no local copy") == times
+            assert not list(disk.rglob("*.link"))
+            linked.check_read(handles[1], bytes_of(linked.backend), "primary")
+
+
+@pytest.mark.item("LR-02")
+def test_a_kill_between_two_links_harms_no_copy(linked: LinkedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the checkpoint before are whole; and the checkpoint is tried again under its id."""
+    first = linked.snapshot(1)
+    expected = bytes_of(linked.backend)
+    linked.change(2)
+    link, made = os.link, list[object]()
+
+    def killed(source: str, target: Path, **of_store: Any) -> None:
+        if not of_store:
+            if len(made) == 2:
+                raise SimulatedCrash
+            made.append(target)
+        link(source, target, **of_store)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", killed)
+        with pytest.raises(SimulatedCrash):
+            linked.snapshot(2)
+    assert len(linked.links(2)) == len(made) == 2
+    second = linked.snapshot(2)
+    linked.check_read(first, expected, "local")
+    linked.lose_files(second)
+    linked.check_read(second, bytes_of(linked.backend), "local")
 
 
 def test_a_full_disk_of_this_machine_refuses_the_restore(job: Job, tmp_path: Path) -> None:

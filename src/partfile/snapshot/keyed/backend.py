@@ -52,7 +52,7 @@ from partfile.snapshot.keyed.states import (
 from partfile.snapshot.state_file import MAX_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -201,6 +201,7 @@ class KeyedView(KeyedSnapshotResources):
         self._tables = backend.tables()
         self._frozen: dict[str, Any] | None = {name: table.frozen() for name, table in self._tables.items()}
         self._carried = backend.carried()
+        self._in_files = backend.expired_in_files()
 
     def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
         """The states that have rows in a key group, encoded.
@@ -210,7 +211,7 @@ class KeyedView(KeyedSnapshotResources):
             UnencodableState: A codec has no form for a value.
         """
         # Another thread may release the view meanwhile.
-        frozen = self._frozen
+        frozen, carried = self._frozen, self._carried
         if frozen is None:
             raise ConfigError(
                 "the view of keyed state was released, and can be written no more", hint="Take another one: freeze()"
@@ -219,28 +220,29 @@ class KeyedView(KeyedSnapshotResources):
             if info.name in self._tables:
                 pairs = self._encoded(info, group, frozen[info.name])
             else:
-                pairs = self.carried_rows(info.name, group)
+                pairs = carried[info.name].get(group, ([], []))
             if pairs[0]:
                 yield state_id, pairs
 
     @property
     def carried_infos(self) -> tuple[StateMetaInfo, ...]:
-        """The states that were restored and are not registered."""
-        return tuple(info for info in self.infos if info.name in self._carried)
+        """The states that were restored and are not registered, but for those that the backend's files have."""
+        return tuple(info for info in self.infos if info.name in self._carried and info.name not in self._in_files)
 
     @property
     def expired_ms(self) -> dict[str, int]:
-        """Of states that expire, the last instant of which a value has expired, by name."""
-        found = {name: table.live_after(self._now_ms) for name, table in self._tables.items()}
+        """Of states that expire, the last instant of which a value has expired, by name; not of ``carried_infos``."""
+        found = self._in_files | {name: table.live_after(self._now_ms) for name, table in self._tables.items()}
         return {name: time_ms for name, time_ms in found.items() if time_ms is not None}
 
     def carried_rows(self, name: str, group: int) -> Pairs:
-        """The rows of one of them in a key group, also when the view was released."""
+        """The rows of one of ``carried_infos`` in a key group, also when the view was released."""
         return self._carried[name].get(group, ([], []))
 
     def release(self) -> None:
         """Give the view up, so that the backend need not keep its rows any longer; may be called twice."""
         self._frozen = None
+        self._carried = {name: rows for name, rows in self._carried.items() if name not in self._in_files}
         self._backend.release(self._version)
 
     def _encoded(self, info: StateMetaInfo, group: int, frozen: Any) -> Pairs:
@@ -286,13 +288,19 @@ class KeyedStateBackend(ABC):
         self._states: dict[str, Any] = {}
         self._infos: dict[str, StateMetaInfo] = {}
         self._ttls: dict[str, Ttl | None] = {}
-        self._carried = _carried(restored, key_codec, groups, max_parallelism)
+        self._carried: dict[str, tuple[StateMetaInfo, Mapping[int, Pairs]]] = {}
+        """Of states that were restored and are not registered, what they are, and their rows by key group."""
         self._charged: list[Expiry] = []
         self._expiries: list[Expiry] = []
         self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
         self._slots = len(groups)
         self._open: set[int] = set()
         self._lock = threading.Lock()
+        self._restore(restored)
+
+    def _restore(self, restored: Sequence[RestoredRows]) -> None:
+        """Take in the rows of a snapshot; raises what the constructor does."""
+        self._carried = _carried(restored, self.key_codec, self.groups, self.max_parallelism)
 
     def set_current_key(self, key: Key) -> None:
         """Make a key the current one: what the states show and change from here on is its own.
@@ -454,20 +462,24 @@ class KeyedStateBackend(ABC):
         """The rows of the registered states, by name."""
         return dict(self._tables)
 
-    def carried(self) -> dict[str, dict[int, Pairs]]:
-        """The rows of the states that were restored and are not registered."""
+    def carried(self) -> dict[str, Mapping[int, Pairs]]:
+        """The rows of the states that were restored and are not registered, as they are now."""
         return {name: pairs for name, (_, pairs) in self._carried.items()}
 
+    def expired_in_files(self) -> dict[str, int | None]:
+        """Of these states, those whose rows a file of the backend has: the last instant that had expired, by name."""
+        return {}
+
     @abstractmethod
-    def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> CellRows:
+    def _cell_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> CellRows:
         """Rows of one value each."""
 
     @abstractmethod
-    def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> ListRows:
+    def _list_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> ListRows:
         """Rows of elements in order."""
 
     @abstractmethod
-    def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> MapRows:
+    def _map_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> MapRows:
         """Rows of values by a second key."""
 
     def _kept(self, table: TableOf) -> TableOf:
@@ -502,7 +514,7 @@ class KeyedStateBackend(ABC):
                 f"an operator has {MAX_STATES} states, and no room for {descriptor.name!r}",
                 hint="Keep several values in one state: MapStateDescriptor(name='all', ...)",
             )
-        restored: dict[int, Pairs] = {}
+        restored: Mapping[int, Pairs] = {}
         if name in self._carried:
             known, restored = self._carried[name]
             earlier = codec_in_snapshot(known, descriptor)
@@ -543,7 +555,7 @@ class KeyedStateBackend(ABC):
                 f"{descriptor.codec.info.name!r}: {error.message}"
             ) from error
 
-    def _opened(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> Any:
+    def _opened(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> Any:
         if isinstance(descriptor, ListStateDescriptor):
             elements = self._list_rows(descriptor, restored)
             expiry = self._expiry(descriptor, elements)
@@ -583,23 +595,28 @@ def _refuse_closed(_key: Key) -> NoReturn:
     raise closed()
 
 
+def check_fits(file: RestoredRows, key_codec: KeyCodec, max_parallelism: int) -> None:
+    """Refuse a file of a snapshot that has other keys or another number of key groups; raises ConfigError."""
+    if file.key_kinds != key_codec.kinds:
+        raise ConfigError(
+            f"{file.path} has keys of the kind {', '.join(file.key_kinds)}, not {', '.join(key_codec.kinds)}",
+            hint=f"It is fixed with the first checkpoint: KeyCodec({', '.join(map(repr, file.key_kinds))})",
+        )
+    if file.max_parallelism != max_parallelism:
+        raise ConfigError(
+            f"{file.path} has {file.max_parallelism} key groups, and max_parallelism is {max_parallelism}",
+            hint=f"It is fixed with the first checkpoint: max_parallelism={file.max_parallelism}",
+        )
+
+
 def _carried(
     restored: Sequence[RestoredRows], key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int
-) -> dict[str, tuple[StateMetaInfo, dict[int, Pairs]]]:
+) -> dict[str, tuple[StateMetaInfo, Mapping[int, Pairs]]]:
     """The rows of a snapshot in some key groups, by state and group."""
     carried: dict[str, tuple[StateMetaInfo, dict[int, Pairs]]] = {}
     owner: dict[int, RestoredRows] = {}
     for file in restored:
-        if file.key_kinds != key_codec.kinds:
-            raise ConfigError(
-                f"{file.path} has keys of the kind {', '.join(file.key_kinds)}, not {', '.join(key_codec.kinds)}",
-                hint=f"It is fixed with the first checkpoint: KeyCodec({', '.join(map(repr, file.key_kinds))})",
-            )
-        if file.max_parallelism != max_parallelism:
-            raise ConfigError(
-                f"{file.path} has {file.max_parallelism} key groups, and max_parallelism is {max_parallelism}",
-                hint=f"It is fixed with the first checkpoint: max_parallelism={file.max_parallelism}",
-            )
+        check_fits(file, key_codec, max_parallelism)
         for info in file.infos:
             known = carried.setdefault(info.name, (info, {}))[0]
             if known != info:
@@ -611,4 +628,4 @@ def _carried(
                     raise SnapshotCorrupt(f"{both} both hold key group {group}", path=file.path)
                 for name, pairs in file.rows(group):
                     carried[name][1][group] = pairs
-    return carried
+    return {**carried}

@@ -19,7 +19,7 @@ from partfile.snapshot.keyed.codecs import ImmutableCodec, round_trip
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from partfile.snapshot.keyed.descriptors import Descriptor
     from partfile.snapshot.keyed.keyed_file import Pairs
@@ -112,7 +112,7 @@ class _HeapTable(Table):
 class _CellTable(_HeapTable):
     """Rows of one value each."""
 
-    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
@@ -221,7 +221,7 @@ def _cells(content: list[Any] | dict[bytes, Any]) -> Sequence[Any]:
 class _ListTable(_ContentTable[list[Any]]):
     """Rows of elements in order."""
 
-    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
@@ -265,7 +265,7 @@ class _ListTable(_ContentTable[list[Any]]):
 class _MapTable(_ContentTable[dict[bytes, Any]]):
     """Rows of values by a second key."""
 
-    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: dict[int, Pairs]) -> None:
+    def __init__(self, descriptor: Descriptor, backend: HeapBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
@@ -333,11 +333,11 @@ class HeapBackend(KeyedStateBackend):
         SnapshotCorrupt: Two files hold the same key group.
     """
 
-    def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
+    def _cell_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _CellTable:
         return self._kept(_CellTable(descriptor, self, restored))
 
-    def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _ListTable:
+    def _list_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _ListTable:
         return self._kept(_ListTable(descriptor, self, restored))
 
-    def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
+    def _map_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _MapTable:
         return self._kept(_MapTable(descriptor, self, restored))

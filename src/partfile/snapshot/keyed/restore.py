@@ -27,7 +27,8 @@ class RestoredFile(NamedTuple):
 
     file: RestoredRows
     source: Literal["local", "primary"]
-    """local: a copy on this machine. primary: the checkpoint's storage, or its metadata."""
+    """local: a copy on this machine, or links to all files of RocksDB. primary: the checkpoint's storage, or its
+    metadata."""
 
 
 @contextmanager
@@ -79,8 +80,13 @@ def _read_keyed_file(
     if not is_incremental(data):
         return RestoredFile(KeyedFile(data, shown), "primary")
     # Here, because the engine's package may be absent.
-    from partfile.snapshot.keyed.rocksdb.incremental import IncrementalFiles  # noqa: PLC0415
+    from partfile.snapshot.keyed.rocksdb.files import IncrementalFiles  # noqa: PLC0415
 
-    files = IncrementalFiles(decode_incremental(data, shown), storage, shown, directory)
+    document = decode_incremental(data, shown)
+    files = IncrementalFiles(document, storage, shown, directory, local)
     opened.callback(files.close)
-    return RestoredFile(files, "primary")
+    read = files.read_from_storage
+    logger.info(
+        "of the %d files of %s, %d are from this machine", len(document.files), shown, len(document.files) - read
+    )
+    return RestoredFile(files, "primary" if read else "local")

@@ -1,10 +1,12 @@
 """Keyed state in RocksDB: each row is encoded, and lies in the column family of its state.
 
-The engine's key is the key group in two bytes, big end first, then the row as the canonical file has it. Its value is
-that of the file. So a view is written by going through the rows, and those of a key group are one range.
+Keys and values of the engine are those that ``files`` describes. So a view is written by going through the rows, and
+those of a key group are one range.
 
 A list has a row for each element, which ends with its place. One row without a place, in front of them, says what the
 next place is. Places may have gaps here, where elements have expired; a view numbers them anew.
+
+A backend that is restored from an incremental snapshot with its own key groups opens the files, and reads no row.
 
 Source: Flink's ``RocksDBKeyedStateBackend``, as of 1.20. Its lists are one value that the engine appends to, and its
 values expire when files are merged. The engine's package for Python has no merge operators and no compaction filters.
@@ -12,12 +14,13 @@ values expire when files are merged. The engine's package for Python has no merg
 
 from __future__ import annotations
 
-import struct
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from partfile.errors import UnencodableState
-from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table, TableOf
+from partfile.errors import ConfigError, UnencodableState
+from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table, check_fits
 from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.rocksdb.database import (
     Database,
@@ -25,9 +28,10 @@ from partfile.snapshot.keyed.rocksdb.database import (
     RocksDBOptions,
     rows_between,
 )
+from partfile.snapshot.keyed.rocksdb.files import GROUP_BYTES, TIME, IncrementalFiles, NativeRows, after, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import rocksdict
 
@@ -38,21 +42,13 @@ if TYPE_CHECKING:
     from partfile.snapshot.state_file import Codec
 
 
-_TIME = struct.Struct(">q")
-GROUP_BYTES = 2
-"""Of the key group, which the engine's key begins with."""
 _MAX_VALUE_BYTES = (1 << 31) - 1
 """The engine takes no larger value."""
 _BEHIND = b"\xff" * GROUP_BYTES
 """Behind every key of the engine: there are at most 2 ** 15 key groups."""
 _NO_LIST = _BEHIND
 """Stands for the row in front of a list where there is no list: no key begins with it."""
-
-
-def after(prefix: bytes) -> bytes:
-    """The first key behind all that begin with a prefix, of which one byte is less than 255."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,))
+logger = logging.getLogger("partfile")
 
 
 class _RocksTable(Table):
@@ -101,7 +97,7 @@ class _RocksTable(Table):
                 self._next = key
                 return
             entries -= 1
-            (time_ms,) = _TIME.unpack_from(data)
+            time_ms = time_of(data)
             if time_ms > last_ms:
                 self._oldest_seen_ms = min(self._oldest_seen_ms, time_ms)
                 continue
@@ -109,6 +105,12 @@ class _RocksTable(Table):
             if self._is_list and not is_of_list:
                 expired_list = key
         self._next, self._oldest_ms = b"", self._oldest_seen_ms
+
+    def drop_until(self, last_ms: int) -> None:
+        """Remove what had expired at an instant: a later present may be an earlier time than that of the snapshot."""
+        for key, data in self._column.between(b"", _BEHIND):
+            if time_of(data) <= last_ms:
+                self._column.delete(key)
 
     def frozen(self) -> rocksdict.RdictIter:
         """A cursor, which shows the rows of this instant."""
@@ -134,7 +136,7 @@ class _RocksTable(Table):
         found = rows_between(frozen, head, after(head))
         if last_ms is None:
             return found
-        return ((key, data) for key, data in found if _TIME.unpack_from(data)[0] > last_ms)
+        return ((key, data) for key, data in found if time_of(data) > last_ms)
 
     def _key(self) -> bytes:
         """The engine's key of the current key and namespace."""
@@ -147,24 +149,18 @@ class _RocksTable(Table):
         return self._column.between(key, after(key))
 
 
-def time_of(data: bytes) -> int:
-    """The time of the last write of a value that expires."""
-    (time_ms,) = _TIME.unpack_from(data)
-    return time_ms  # type: ignore[no-any-return]
-
-
 def _timed(data: bytes) -> Cell:
-    return _TIME.unpack_from(data)[0], data[_TIME.size :]
+    return time_of(data), data[TIME.size :]
 
 
 def _stored(cell: Cell) -> bytes:
-    return _TIME.pack(cell[0]) + cell[1]  # type: ignore[no-any-return]
+    return TIME.pack(cell[0]) + cell[1]  # type: ignore[no-any-return]
 
 
 class _CellTable(_RocksTable):
     """Rows of one value each."""
 
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: dict[int, Pairs]) -> None:
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         self._column.fill(self._checked(restored))
 
@@ -181,7 +177,7 @@ class _CellTable(_RocksTable):
         """Remove the value of the current key."""
         self._column.delete(self._key())
 
-    def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
+    def _checked(self, restored: Mapping[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
             self._check_cell_rows(rows, group)
@@ -195,7 +191,7 @@ class _ListTable(_RocksTable):
 
     _is_list = True
 
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: dict[int, Pairs]) -> None:
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         self._column.fill(self._checked(restored))
 
@@ -257,7 +253,7 @@ class _ListTable(_RocksTable):
         times = [cell[0] for cell in added]
         return _stored((max(times if known is None else [_timed(known)[0], *times]), data))
 
-    def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
+    def _checked(self, restored: Mapping[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
             head, of_list, place = self._heads[slot], b"", 0
@@ -280,7 +276,7 @@ class _ListTable(_RocksTable):
 class _MapTable(_RocksTable):
     """Rows of values by a second key."""
 
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: dict[int, Pairs]) -> None:
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
         self._column.fill(self._checked(restored))
 
@@ -307,7 +303,7 @@ class _MapTable(_RocksTable):
         """Remove the map of the current key."""
         self._column.change((), [row for row, _ in self._all_of(self._key())])
 
-    def _checked(self, restored: dict[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
+    def _checked(self, restored: Mapping[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
             for row, data in zip(rows, values, strict=True):
@@ -316,7 +312,8 @@ class _MapTable(_RocksTable):
                 yield self._heads[slot] + row, data
 
 
-_Make = Callable[["Descriptor", "RocksDBBackend", "dict[int, Pairs]"], TableOf]
+_TableOf = TypeVar("_TableOf", bound=_RocksTable)
+_Make = Callable[["Descriptor", "RocksDBBackend", "Mapping[int, Pairs]"], _TableOf]
 
 
 class RocksDBBackend(KeyedStateBackend):
@@ -348,9 +345,66 @@ class RocksDBBackend(KeyedStateBackend):
         options: RocksDBOptions | None = None,
         memory: RocksDBMemory | None = None,
     ) -> None:
-        super().__init__(key_codec, groups, max_parallelism, restored)
+        super().__init__(key_codec, groups, max_parallelism)
         self.memory = memory or RocksDBMemory()
-        self.database = Database(options or RocksDBOptions(), self.memory)
+        chosen = options or RocksDBOptions()
+        files = self._whole(restored)
+        if files is None:
+            self._restore(restored)
+            self.database = Database(chosen, self.memory)
+            return
+        try:
+            self.database = Database(chosen, self.memory, files.paths)
+        except ConfigError as error:
+            logger.warning("the rows of %s are read, because its files cannot be opened: %s", files.path, error)
+            self._restore(restored)
+            self.database = Database(chosen, self.memory)
+            return
+        try:
+            self._open_states(files)
+        except BaseException:
+            self.database.close()
+            raise
+
+    def _whole(self, restored: Sequence[RestoredRows]) -> IncrementalFiles | None:
+        """The files that have the rows of this subtask and no others; None if there are none of the kind."""
+        files = restored[0] if len(restored) == 1 else None
+        if not isinstance(files, IncrementalFiles):
+            return None
+        check_fits(files, self.key_codec, self.max_parallelism)
+        return files if files.groups == self.groups else None
+
+    def _open_states(self, files: IncrementalFiles) -> None:
+        """Take in the states of a database that was opened from files."""
+        self.database.keep_states(rows.info.name for rows in files.native)
+        for rows in files.native:
+            between = self.database.column(rows.info.name).between
+            self._carried[rows.info.name] = rows.info, NativeRows(rows.info, self.groups, rows.expired_ms, between)
+        carried: dict[str, dict[int, Pairs]] = {info.name: {} for info in files.carried_infos}
+        for group in self.groups:
+            for name, pairs in files.carried_rows(group):
+                carried[name][group] = pairs
+        self._carried |= {info.name: (info, carried[info.name]) for info in files.carried_infos}
+
+    def drop_state(self, name: str) -> None:
+        """Leave a state out of all further snapshots; raises as that of every backend."""
+        super().drop_state(name)
+        self.database.drop(name)
+
+    def carried(self) -> dict[str, Mapping[int, Pairs]]:
+        """The rows of the states that were restored and are not registered, as they are now."""
+        return {name: self._frozen(rows) for name, (_, rows) in self._carried.items()}
+
+    def _frozen(self, rows: Mapping[int, Pairs]) -> Mapping[int, Pairs]:
+        if not isinstance(rows, NativeRows):
+            return rows
+        cursor = self.database.column(rows.info.name).cursor()
+        return NativeRows(rows.info, rows.groups, rows.expired_ms, partial(rows_between, cursor))
+
+    def expired_in_files(self) -> dict[str, int | None]:
+        """Of these states, those whose rows a file of the backend has: the last instant that had expired, by name."""
+        found = {name: rows for name, (_, rows) in self._carried.items()}
+        return {name: rows.expired_ms for name, rows in found.items() if isinstance(rows, NativeRows)}
 
     def close(self) -> None:
         """Refuse every further call, and remove the database, at once or when the last view is released."""
@@ -366,19 +420,35 @@ class RocksDBBackend(KeyedStateBackend):
         if self.context.is_closed and not self.context.frozen:
             self.database.close()
 
-    def _cell_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _CellTable:
+    def _cell_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _CellTable:
         return self._made(_CellTable, descriptor, restored)
 
-    def _list_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _ListTable:
+    def _list_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _ListTable:
         return self._made(_ListTable, descriptor, restored)
 
-    def _map_rows(self, descriptor: Descriptor, restored: dict[int, Pairs]) -> _MapTable:
+    def _map_rows(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _MapTable:
         return self._made(_MapTable, descriptor, restored)
 
-    def _made(self, make: _Make[TableOf], descriptor: Descriptor, restored: dict[int, Pairs]) -> TableOf:
+    def _made(self, make: _Make[_TableOf], descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _TableOf:
+        if isinstance(restored, NativeRows) and restored.info.name == descriptor.name:
+            table = make(descriptor, self, {})
+            if restored.expired_ms is not None:
+                table.drop_until(restored.expired_ms)
+            return self._kept(table)
+        info, known = self._carried.get(descriptor.name, (None, None))
+        if info is not None and isinstance(known, NativeRows):
+            # Its values are in another codec now. The rows stay in memory, for the snapshot of a program that goes on
+            # without them.
+            self._carried[descriptor.name] = info, dict(known)
+            self.database.drop(descriptor.name)
         try:
-            return self._kept(make(descriptor, self, restored))
+            table = make(descriptor, self, restored)
         except BaseException:
             # Rows before one that is refused are written already.
             self.database.drop(descriptor.name)
             raise
+        former = descriptor.formerly or ""
+        if former in self.expired_in_files():
+            # Its rows have another name now.
+            self.database.drop(former)
+        return self._kept(table)

@@ -26,11 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partfile.errors import ConfigError, PartfileError, SnapshotCorrupt, StoreError, plain_words
 from partfile.snapshot.documents import CORRUPT_HINT
+from partfile.snapshot.keyed.shared_files import SORTED_FILES
 from partfile.snapshot.keyed.states import closed
 from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 _MIB = 1 << 20
@@ -487,13 +488,14 @@ class Database:
     Args:
         options: How it is kept.
         memory: What it may use.
+        files: Those of ``checkpoint``, with which it begins; they stay as they are.
 
     Raises:
-        ConfigError: The directory cannot be made, the options contradict each other or are refused by the engine, or
-            the process was forked from one that had opened a database.
+        ConfigError: The directory cannot be made, the options contradict each other, or do not fit the files, or are
+            refused by the engine, or the process was forked from one that had opened a database.
     """
 
-    def __init__(self, options: RocksDBOptions, memory: RocksDBMemory) -> None:
+    def __init__(self, options: RocksDBOptions, memory: RocksDBMemory, files: Sequence[str] = ()) -> None:
         if _forks.is_child:
             refuse_forked()
         self._options = engine_options(options, memory)
@@ -501,7 +503,9 @@ class Database:
         self.path = new_directory(options.directory)
         _forks.is_opened = True
         try:
-            engine = rocksdict.Rdict(self.path, self._options)
+            self._families = self._families_of(files)
+            families = dict.fromkeys(self._families, self._options)
+            engine = rocksdict.Rdict(self.path, self._options, column_families=families or None)
         except Exception as error:
             remove_files(self.path)
             raise ConfigError(
@@ -523,11 +527,41 @@ class Database:
             (refuse_forked if _forks.is_child else refuse_closed)()
         if state not in columns:
             try:
-                engine.create_column_family(_family(state), self._options)
+                if _family(state) not in self._families:
+                    engine.create_column_family(_family(state), self._options)
                 columns[state] = Column(engine, _family(state), self._memory, self._opened.write_files)
             except Exception as error:
                 raise _failed(error) from error
         return columns[state]
+
+    def _families_of(self, files: Sequence[str]) -> list[str]:
+        """Bring files into the directory, and return the column families that they have."""
+        for path in map(Path, files):
+            made = Path(self.path, path.name)
+            if path.suffix == SORTED_FILES:
+                with suppress(OSError):
+                    made.hardlink_to(path)
+                    continue
+            made.write_bytes(path.read_bytes())
+        return rocksdict.Rdict.list_cf(self.path, self._options) if files else []
+
+    def keep_states(self, states: Iterable[str]) -> None:
+        """Remove the rows of all other states that the files have which it began with.
+
+        Raises:
+            SnapshotCorrupt: The files have nothing of one of the states.
+        """
+        kept = {_family(state): state for state in states}
+        missing = kept.keys() - set(self._families)
+        if missing:
+            name = kept[min(missing)]
+            raise SnapshotCorrupt(
+                f"the snapshot names the state {name!r}, of which its files have nothing", hint=CORRUPT_HINT
+            )
+        for family in set(self._families) - kept.keys() - {_DEFAULT}:
+            self._families.remove(family)
+            if self._opened.engine is not None:
+                self._opened.engine.drop_column_family(family)
 
     def checkpoint(self) -> str:
         """Write all rows to files, and link the files into a new directory beside that of the database.
@@ -560,6 +594,8 @@ class Database:
         column = self._opened.columns.pop(state, None)
         if column is not None and self._opened.engine is not None:
             column.let_go(refuse_closed)
+            with suppress(ValueError):
+                self._families.remove(_family(state))
             with suppress(Exception):
                 self._opened.engine.drop_column_family(_family(state))
 
@@ -645,8 +681,12 @@ class LinkedFiles:
         self._engine = None
 
 
+_DEFAULT = "default"
+"""The column family that the engine has of its own."""
+
+
 def _family(state: str) -> str:
-    """The column family of a state; the engine has one of its own, called ``default``."""
+    """The column family of a state."""
     return f"state-{quote(state, safe='')}"
 
 

@@ -7,8 +7,7 @@ and gives none of its files the name of another. So the file of a name is that w
 A file is written once. From then on each snapshot names the same handle for it, as long as the engine has it. So all
 checkpoints from the first to the last that need a file name it, and none deletes it under another.
 
-The snapshot's handle is that of one document, which names all files and says what is in them. A restore reads every
-file, and of its rows the key groups that the new range covers; so any backend can be restored, with any parallelism.
+The snapshot's handle is that of one document, which names all files and says what is in them.
 
 Source: Flink's ``RocksIncrementalSnapshotStrategy``, as of 1.20.
 """
@@ -24,11 +23,9 @@ from typing import TYPE_CHECKING
 
 from partfile.errors import PartfileError, SnapshotCancelled, StoreError
 from partfile.snapshot.documents import encode_document
-from partfile.snapshot.keyed.backend import PLACE_BYTES
-from partfile.snapshot.keyed.keyed_file import KeyedFile, KeyedSnapshotResources, encode_keyed_state
-from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
-from partfile.snapshot.keyed.rocksdb.backend import GROUP_BYTES, after, time_of
-from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, LinkedFiles, new_directory, remove_files
+from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources, encode_keyed_state
+from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
+from partfile.snapshot.keyed.rocksdb.files import TRANSFER_THREADS
 from partfile.snapshot.keyed.shared_files import SCHEMA, SORTED_FILES, IncrementalDocument, NativeFile
 from partfile.snapshot.keyed.strategy import writing_keyed_state
 from partfile.snapshot.strategy import EMPTY, SnapshotResult
@@ -41,14 +38,11 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.backend import KeyedView
     from partfile.snapshot.keyed.keyed_file import Pairs
     from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
-    from partfile.snapshot.state_file import StateMetaInfo
-    from partfile.snapshot.storage import CheckpointStorage
+    from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
 
 
-TRANSFER_THREADS = 4
-"""So many files of a snapshot are written or read at once."""
 _OF_NO_USE = ("OPTIONS-", "LOG")
 logger = logging.getLogger("partfile")
 
@@ -99,10 +93,13 @@ class IncrementalStrategy:
 
     Args:
         backend: The live state.
+        local: Where links to the files of each checkpoint stay on this machine, for a faster restore; None keeps none.
+            It has to be on the disk of the database.
     """
 
-    def __init__(self, backend: RocksDBBackend) -> None:
+    def __init__(self, backend: RocksDBBackend, local: LocalStateStore | None = None) -> None:
         self._backend = backend
+        self._local = local
         self._files: dict[str, _Written] = {}
         self._lock = threading.Lock()
         # Two snapshots that write at the same time would each write the same file, and name another.
@@ -141,7 +138,11 @@ class IncrementalStrategy:
                 primary, files = _Upload(streams, registry).incremental(resources, known)
                 with self._lock:
                     for name, handle in files.items():
-                        self._files.setdefault(name, _Written(handle)).undecided.add(checkpoint_id)
+                        if name.endswith(SORTED_FILES):
+                            self._files.setdefault(name, _Written(handle)).undecided.add(checkpoint_id)
+                if self._local is not None:
+                    linked = Path(resources.directory)
+                    self._local.link(checkpoint_id, [(handle, str(linked / name)) for name, handle in files.items()])
             return SnapshotResult(primary)
 
         return write
@@ -192,7 +193,7 @@ class _Upload:
         """Write what is new.
 
         Returns:
-            The handle of the document, and those of all files in ``shared/`` by name.
+            The handle of the document, and those of all files by name.
         """
         try:
             return self._incremental(resources, known)
@@ -220,7 +221,7 @@ class _Upload:
             carried=self._keep(encode_keyed_state(carried), Scope.EXCLUSIVE) if carried.infos else None,
         )
         primary = self._keep(encode_document(SCHEMA, document), Scope.EXCLUSIVE)
-        return primary, {name: files[name] for name in names if name.endswith(SORTED_FILES)}
+        return primary, {name: files[name] for name in names}
 
     def _keep_file(self, path: Path) -> StateHandle:
         try:
@@ -272,105 +273,3 @@ class _CarriedRows(KeyedSnapshotResources):
 
     def release(self) -> None:
         """The view is its owner's."""
-
-
-class IncrementalFiles:
-    """Keyed state in files of RocksDB, as a restore reads it. Close it when the backend has been made.
-
-    Args:
-        document: What names the files.
-        storage: Of the checkpoint.
-        path: Where the document came from, for messages.
-        directory: Where the files are read to, on a disk of this machine; None is that for temporary files.
-
-    Raises:
-        SnapshotCorrupt: A file is missing or damaged, or they are not those of one database.
-        StoreError: A file cannot be read.
-        ConfigError: The directory cannot be made.
-    """
-
-    def __init__(
-        self, document: IncrementalDocument, storage: CheckpointStorage, path: str, directory: str | None = None
-    ) -> None:
-        self.path = path
-        self.key_kinds = document.key
-        self.max_parallelism = document.max_parallelism
-        self.groups = KeyGroupRange(document.first_group, document.last_group)
-        self._native = document.states
-        self._expired_ms = document.expired_ms
-        self._carried = None
-        if document.carried is not None:
-            self._carried = KeyedFile(storage.read_bytes(document.carried), storage.shown(document.carried))
-        self.infos = document.states + (() if self._carried is None else self._carried.infos)
-        """Name, kind and codecs of each state."""
-        read_to = new_directory(directory)
-        try:
-            with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-                list(pool.map(lambda file: self._fetch(storage, file, read_to), document.files))
-            self._files = LinkedFiles(read_to, path)
-        except BaseException:
-            remove_files(read_to)
-            raise
-
-    def rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
-        """The states that have rows in a key group: name, rows and values, encoded as in the canonical file.
-
-        Raises:
-            SnapshotCorrupt: A row is none of keyed state.
-            StoreError: The engine cannot read a row.
-        """
-        for info in self._native:
-            pairs = self._elements(info, group) if info.options["kind"] == "list" else self._cells(info, group)
-            if pairs[0]:
-                yield info.name, pairs
-        if self._carried is not None:
-            yield from self._carried.rows(group)
-
-    def close(self) -> None:
-        """Close the files and remove them; may be called twice."""
-        self._files.close()
-
-    @staticmethod
-    def _fetch(storage: CheckpointStorage, file: NativeFile, directory: str) -> None:
-        data = storage.read_bytes(file.handle)
-        try:
-            Path(directory, file.name).write_bytes(data)
-        except OSError as error:
-            raise StoreError(
-                f"state file {storage.shown(file.handle)} cannot be written to {directory}: {error}",
-                hint="Name a directory on a disk that has room: read_keyed_files(..., directory='/var/tmp')",
-            ) from error
-
-    def _all(self, info: StateMetaInfo, group: int) -> Iterator[tuple[bytes, bytes]]:
-        head = group.to_bytes(GROUP_BYTES, "big")
-        return ((key[GROUP_BYTES:], data) for key, data in self._files.between(info.name, head, after(head)))
-
-    def _is_live(self, info: StateMetaInfo, data: bytes) -> bool:
-        expired_ms = self._expired_ms.get(info.name)
-        return expired_ms is None or time_of(data) > expired_ms
-
-    def _cells(self, info: StateMetaInfo, group: int) -> Pairs:
-        rows: list[bytes] = []
-        values: list[bytes] = []
-        for row, data in self._all(info, group):
-            if self._is_live(info, data):
-                rows.append(row)
-                values.append(data)
-        return rows, values
-
-    def _elements(self, info: StateMetaInfo, group: int) -> Pairs:
-        """The elements of lists, numbered anew, without the rows in front of the lists."""
-        rows: list[bytes] = []
-        values: list[bytes] = []
-        place = 0
-        for row, data in self._all(info, group):
-            end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
-            if end == len(row):
-                place = 0
-                continue
-            if not self._is_live(info, data):
-                continue
-            rows.append(row[:end] + place.to_bytes(PLACE_BYTES, "big"))
-            values.append(data)
-            place += 1
-        return rows, values

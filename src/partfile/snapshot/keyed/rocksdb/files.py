@@ -1,0 +1,227 @@
+"""Keyed state in files of RocksDB, as a restore reads it.
+
+Of the rows, a restore reads the key groups that the new range covers; so any backend can be restored, with any
+parallelism. A backend of RocksDB with the same range reads no row: it opens the files.
+
+The engine's key is the key group in two bytes, big end first, then the row as the canonical file has it. Its value is
+that of the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partfile.errors import StoreError
+from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.keyed.backend import PLACE_BYTES
+from partfile.snapshot.keyed.keyed_file import KeyedFile
+from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
+from partfile.snapshot.keyed.rocksdb.database import LinkedFiles, new_directory, remove_files
+from partfile.snapshot.keyed.shared_files import SORTED_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from partfile.snapshot.keyed.keyed_file import Pairs
+    from partfile.snapshot.keyed.shared_files import IncrementalDocument, NativeFile
+    from partfile.snapshot.local_state import LocalStateStore
+    from partfile.snapshot.state_file import StateMetaInfo
+    from partfile.snapshot.storage import CheckpointStorage
+
+
+TIME = struct.Struct(">q")
+"""Of the last write of a value that expires, in front of it."""
+GROUP_BYTES = 2
+"""Of the key group, which the engine's key begins with."""
+TRANSFER_THREADS = 4
+"""So many files of a snapshot are written or read at once."""
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all that begin with a prefix, of which one byte is less than 255."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,))
+
+
+def time_of(data: bytes) -> int:
+    """The time of the last write of a value that expires."""
+    (time_ms,) = TIME.unpack_from(data)
+    return time_ms  # type: ignore[no-any-return]
+
+
+class NativeRows(Mapping[int, "Pairs"]):
+    """The rows of one state in a column family, by key group: read when they are asked for, as in the canonical file.
+
+    Args:
+        info: What the state is.
+        groups: The key groups of the files.
+        expired_ms: Values of this time or before are not of the snapshot; None if they do not expire.
+        between: Goes through the engine's rows from a key to another, which is left out.
+    """
+
+    def __init__(
+        self,
+        info: StateMetaInfo,
+        groups: KeyGroupRange,
+        expired_ms: int | None,
+        between: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]],
+    ) -> None:
+        self.info = info
+        self.groups = groups
+        self.expired_ms = expired_ms
+        self._between = between
+
+    def __getitem__(self, group: int) -> Pairs:
+        """Rows and values of a key group, encoded; empty where it has none."""
+        if group not in self.groups:
+            raise KeyError(group)
+        return self._elements(group) if self.info.options["kind"] == "list" else self._cells(group)
+
+    def __iter__(self) -> Iterator[int]:
+        """The key groups."""
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        """The number of key groups."""
+        return len(self.groups)
+
+    def _all(self, group: int) -> Iterator[tuple[bytes, bytes]]:
+        head = group.to_bytes(GROUP_BYTES, "big")
+        return ((key[GROUP_BYTES:], data) for key, data in self._between(head, after(head)))
+
+    def _is_live(self, data: bytes) -> bool:
+        return self.expired_ms is None or time_of(data) > self.expired_ms
+
+    def _cells(self, group: int) -> Pairs:
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        for row, data in self._all(group):
+            if self._is_live(data):
+                rows.append(row)
+                values.append(data)
+        return rows, values
+
+    def _elements(self, group: int) -> Pairs:
+        """The elements of lists, numbered anew, without the rows in front of the lists."""
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        place = 0
+        for row, data in self._all(group):
+            end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
+            if end == len(row):
+                place = 0
+                continue
+            if not self._is_live(data):
+                continue
+            rows.append(row[:end] + place.to_bytes(PLACE_BYTES, "big"))
+            values.append(data)
+            place += 1
+        return rows, values
+
+
+class IncrementalFiles:
+    """Keyed state in files of RocksDB, as a restore reads it. Close it when the backend has been made.
+
+    Args:
+        document: What names the files.
+        storage: Of the checkpoint.
+        path: Where the document came from, for messages.
+        directory: Where the files are read to, on a disk of this machine; None is that for temporary files.
+        local: Links to them on this machine; None has none.
+
+    Raises:
+        SnapshotCorrupt: A file is missing or damaged, or they are not those of one database.
+        StoreError: A file cannot be read.
+        ConfigError: The directory cannot be made.
+    """
+
+    def __init__(
+        self,
+        document: IncrementalDocument,
+        storage: CheckpointStorage,
+        path: str,
+        directory: str | None = None,
+        local: LocalStateStore | None = None,
+    ) -> None:
+        self.path = path
+        self._storage = storage
+        self._local = local
+        self.key_kinds = document.key
+        self.max_parallelism = document.max_parallelism
+        self.groups = KeyGroupRange(document.first_group, document.last_group)
+        self._carried = None
+        if document.carried is not None:
+            self._carried = KeyedFile(storage.read_bytes(document.carried), storage.shown(document.carried))
+        self.infos = document.states + (() if self._carried is None else self._carried.infos)
+        """Name, kind and codecs of each state."""
+        read_to = new_directory(directory)
+        try:
+            with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+                is_local = pool.map(lambda file: self._fetch(file, read_to), document.files)
+                self.read_from_storage = sum(not is_here for is_here in is_local)
+                """So many files were read from the checkpoint's storage, and not from this machine."""
+            self._files = LinkedFiles(read_to, path)
+            self.native = tuple(
+                NativeRows(
+                    info, self.groups, document.expired_ms.get(info.name), partial(self._files.between, info.name)
+                )
+                for info in document.states
+            )
+            """The states that the engine's files have."""
+            self.paths = tuple(str(Path(read_to, file.name)) for file in document.files)
+            """Of the engine's files on this machine."""
+        except BaseException:
+            remove_files(read_to)
+            raise
+
+    def rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
+        """The states that have rows in a key group: name, rows and values, encoded as in the canonical file.
+
+        Raises:
+            SnapshotCorrupt: A row is none of keyed state.
+            StoreError: The engine cannot read a row.
+        """
+        for rows in self.native:
+            pairs = rows[group]
+            if pairs[0]:
+                yield rows.info.name, pairs
+        yield from self.carried_rows(group)
+
+    @property
+    def carried_infos(self) -> tuple[StateMetaInfo, ...]:
+        """The states that the engine's files do not have."""
+        return () if self._carried is None else self._carried.infos
+
+    def carried_rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
+        """Of these, those that have rows in a key group, as ``rows``."""
+        if self._carried is not None:
+            yield from self._carried.rows(group)
+
+    def close(self) -> None:
+        """Close the files and remove them; may be called twice."""
+        self._files.close()
+
+    def _fetch(self, file: NativeFile, directory: str) -> bool:
+        """Bring a file into a directory; returns whether this machine had it."""
+        found = None if self._local is None else self._local.linked(file.handle)
+        data, link = (self._storage.read_bytes(file.handle), None) if found is None else found
+        made = Path(directory, file.name)
+        try:
+            if link is not None and file.name.endswith(SORTED_FILES):
+                # The engine changes none of these, so that the link stays whole.
+                with suppress(OSError):
+                    made.hardlink_to(link)
+                    return True
+            made.write_bytes(data)
+        except OSError as error:
+            raise StoreError(
+                f"state file {self._storage.shown(file.handle)} cannot be written to {directory}: {error}",
+                hint="Name a directory on a disk that has room: read_keyed_files(..., directory='/var/tmp')",
+            ) from error
+        return link is not None or not isinstance(file.handle, FileHandle)
