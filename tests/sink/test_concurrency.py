@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
-from partfile.errors import OutcomeUnknown
-from partfile.sink.concurrency import CircuitBreaker, for_each
+from partfile.errors import NotApplied, OutcomeUnknown
+from partfile.sink.concurrency import CircuitBreaker, discard_each, for_each
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import Call, intercept
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from partfile.errors import StoreError
     from partfile.stores.base import Store
 
 
@@ -51,6 +52,23 @@ def test_where_storage_does_not_answer_only_as_many_wait_as_do_it_together(patie
     with pytest.raises(OutcomeUnknown):
         for_each(work, range(1000), 4, "test", circuit_breaker=None if patience is None else CircuitBreaker(patience))
     assert (patience or 1) <= len(tried) <= (patience or 1) + 3
+
+
+@pytest.mark.parametrize(("error", "most"), [(NotApplied, 1000), (OutcomeUnknown, 2 + 1)])
+def test_what_cannot_be_deleted_is_told_and_left(
+    error: type[StoreError], most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All are tried where the store answers; where it does not, those end that had begun when two had no answer."""
+    asked: list[int] = []
+
+    def discard(item: int) -> None:
+        asked.append(item)
+        raise error("no")
+
+    discard_each(discard, range(1000), 2, lambda item: f"file {item}")
+    assert min(most, 2) <= len(asked) <= most
+    assert len(asked) == most or error is OutcomeUnknown
+    assert caplog.text.count("is not needed any more, but cannot be deleted: no") == len(asked)
 
 
 def test_one_thread_is_the_callers() -> None:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 
 import partfile as pf
+from partfile.cli.exit_codes import FINDINGS
 from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt
 from partfile.sink import deduplicate
 from partfile.sink.newest_state import newest_state
@@ -32,7 +33,7 @@ from partfile.snapshot.run_file import run_of
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.stores.registry import open_store
-from support.processes.command_line import told
+from support.processes.command_line import run, told, told_json
 from support.sinks.life_cycle import everything, in_child
 from support.sinks.recovery import DAY_S, broken_invariants, clean_all, go_back, planned_cleaning, recover_all
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 ALL_IN_FILES: dict[str, Any] = {"inline_threshold_bytes": 0}
+VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})])
+"""As Spark hands its type over."""
 
 
 class Clock:
@@ -275,6 +278,7 @@ def test_types_of_one_kind_are_one_key(tmp_path: Path) -> None:
         ({"id": [1.5], "x": [1.5]}, "column 'id' of type double can be no key", "Cast it before"),
         ({"id": [1.5]}, "can be no key", "or name another column: deduplicate=partfile.Deduplicate('NAME')"),
         ({"id": [[1]]}, "column 'id' of type list", "Cast it before"),
+        ({"id": pa.array([{"value": b"", "metadata": b""}], VARIANT)}, "of type variant can be no key", "Cast it"),
     ],
 )
 def test_columns_that_are_no_key(tmp_path: Path, table: dict[str, Any], says: str, advice: str) -> None:
@@ -400,7 +404,7 @@ def test_a_sink_may_begin_to_deduplicate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
-        ((), {}, "at least 1"),
+        ((), {}, "it names no column"),
         ("", {}, "a list of names"),
         (["id", "id"], {}, "twice"),
         ([1], {}, "a list of names"),
@@ -490,8 +494,8 @@ def test_runs_of_other_times_are_not_merged(tmp_path: Path) -> None:
             progress = out.checkpoint()
             assert progress.state_keys <= 9 * 4
             assert progress.state_runs <= 9 * 3
-    for run in seen_keys(tmp_path).runs:
-        assert run.first_ms // HOUR_MS == run.last_ms // HOUR_MS
+    for one in seen_keys(tmp_path).runs:
+        assert one.first_ms // HOUR_MS == one.last_ms // HOUR_MS
 
 
 def test_memory_holds_some_keys_and_files_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -576,6 +580,36 @@ def test_a_damaged_run_changes_nothing(tmp_path: Path, damage: str) -> None:
     assert ids_in(tmp_path) == Counter("ab")
 
 
+def test_a_damaged_run_whose_keys_are_forgotten_does_not_matter(tmp_path: Path) -> None:
+    """Once its time is over the sink starts without it; until then the start is refused."""
+    clock = Clock()
+    make = partial(sink_at, tmp_path, clock=clock, dedup=pf.Deduplicate("id", ttl=timedelta(hours=1)), **ALL_IN_FILES)
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    (path,) = run_files(tmp_path)
+    path.unlink()
+    clock.now_ms += HOUR_MS - 1
+    with pytest.raises(SnapshotCorrupt, match=path.name), make().local():
+        pass
+    clock.now_ms += 1
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "a"))
+        assert out.checkpoint().duplicates == 1
+    assert ids_in(tmp_path) == Counter({"a": 2})
+
+
+def test_damage_that_the_newest_checkpoint_does_not_need_is_a_note(tmp_path: Path) -> None:
+    """After the keys were forgotten, ``verify`` sends its user in no circle."""
+    with sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    (path,) = run_files(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    told("state", tmp_path, "--forget", "--apply", "--idle-for", "0s")
+    found = [one for one in told_json("verify", tmp_path)["findings"] if one["code"] == "run-file"]
+    assert [(one["severity"], one["path"]) for one in found] == [("note", f"d/shared/{path.name}")]
+    assert "--forget" not in found[0]["hint"]
+
+
 def test_a_merge_gives_no_damage_a_checksum_of_its_own(tmp_path: Path) -> None:
     """A run that went bad after the start fails the checkpoint that would merge it, and is told at the next start."""
     out = sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA).open()
@@ -641,10 +675,76 @@ def test_a_savepoint_without_one_of_its_runs_is_refused(tmp_path: Path) -> None:
     out.write(pa.table({"id": [f"{one}" for one in range(3000)]}))
     saved = Path(out.stop_with_savepoint(tmp_path / "saved"))
     (run,) = (path for path in saved.glob("*.state") if path.read_bytes().startswith(b"partfile run"))
-    run.unlink()
-    with pytest.raises(SnapshotCorrupt), sink_at(tmp_path / "new", restore_from=saved, **ALL_IN_FILES).local():
+    damaged = run.read_bytes()[:-9] + b"?" + run.read_bytes()[-8:]
+    for says in ("is not the one", "is missing"):
+        run.write_bytes(damaged)
+        if says == "is missing":
+            run.unlink()
+        assert says in told("savepoint", "show", saved, code=FINDINGS)
+        assert told_json("savepoint", "show", saved, code=FINDINGS)["keys"] == 3000
+        with (
+            pytest.raises(SnapshotCorrupt, match=says) as raised,
+            sink_at(tmp_path / "new", restore_from=saved, **ALL_IN_FILES).local(),
+        ):
+            pass
+        assert "back from a copy of the savepoint" in raised.value.hint
+        assert not list((tmp_path / "new").rglob("_metadata"))
+    (entry,) = told_json("savepoint", "list", tmp_path / "saved", code=FINDINGS)["savepoints"]
+    assert f"{run.name} is missing" in entry["problem"]
+
+
+def test_a_savepoint_of_damaged_keys_is_refused_before_a_takeover(tmp_path: Path) -> None:
+    """The command changes nothing, and says how the sink goes on without them; then there is one."""
+    with sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    (path,) = run_files(tmp_path / "out")
+    path.write_bytes(path.read_bytes()[:-1])
+    before = everything(tmp_path / "out")
+    words = ("savepoint", "create", tmp_path / "out", "--to", tmp_path / "saved", "--apply", "--idle-for", "0s")
+    refused = run(*words)
+    assert refused.exit_code == FINDINGS
+    assert everything(tmp_path / "out") == before
+    assert list((tmp_path / "saved").iterdir()) == []
+    forget = f"partfile state {tmp_path / 'out'} --uid d --forget"
+    assert forget in " ".join(refused.stderr.split())
+    told(*forget.split()[1:], "--apply", "--idle-for", "0s")
+    told(*words)
+
+
+def test_a_running_sink_tells_of_damage_that_a_savepoint_meets(tmp_path: Path) -> None:
+    """It goes on, and there is no savepoint."""
+    out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
+    out.write(rows_with("a"))
+    out.checkpoint()
+    (path,) = run_files(tmp_path / "out")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(SnapshotCorrupt, match="keys of sink 'd' cannot be read") as raised:
+        out.savepoint(tmp_path / "saved")
+    assert raised.value.hint.endswith(f"partfile state {tmp_path / 'out'} --uid d --forget")
+    assert list((tmp_path / "saved").iterdir()) == []
+    path.write_bytes(data)
+    out.savepoint(tmp_path / "saved")
+    out.finish()
+
+
+def test_keys_of_a_savepoint_are_forgotten_after_it(tmp_path: Path) -> None:
+    """The hint says when: a log that has not begun has no keys to forget."""
+    out = sink_at(tmp_path / "out").local(schema=SCHEMA).open()
+    out.write(rows_with("a"))
+    saved = out.stop_with_savepoint(tmp_path / "saved")
+    new = partial(sink_at, tmp_path / "new", restore_from=saved)
+    with pytest.raises(CheckpointMismatch) as raised, new("at").local(schema=SCHEMA):
         pass
-    assert not list((tmp_path / "new").rglob("_metadata"))
+    says, _, command = raised.value.hint.rpartition(": ")
+    assert "Deduplicate by ['id'] again" in says
+    assert "once the sink goes on from there" in says
+    with new().local(schema=SCHEMA):
+        pass
+    told(*shlex.split(command)[1:], "--apply", "--idle-for", "0s")
+    with new("at").local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    assert ids_in(tmp_path / "new") == Counter("a")
 
 
 def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
@@ -744,6 +844,23 @@ def test_going_back_over_forgotten_keys_brings_them_back(tmp_path: Path) -> None
         out.checkpoint()
     told("state", tmp_path, "--forget", "--apply", "--idle-for", "0s")
     go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+        assert out.checkpoint().duplicates == 1
+
+
+def test_a_run_without_rows_over_forgotten_keys_is_not_where_a_savepoint_stands(tmp_path: Path) -> None:
+    """It knows the column of the keys again, and none of the keys; going back brings them."""
+    base = tmp_path / "out"
+    make = partial(sink_at, base)
+    out = make().local(schema=SCHEMA).open()
+    out.write(rows_with("a"))
+    saved = out.stop_with_savepoint(tmp_path / "saved")
+    told("state", base, "--forget", "--apply", "--idle-for", "0s")
+    with make(dedup=pf.Deduplicate("id", on_null="drop")).local(schema=SCHEMA) as out:
+        out.write(rows_with(None))
+    assert seen_keys(base).runs == ()
+    go_back(base, Path(saved))
     with make().local(schema=SCHEMA) as out:
         out.write(rows_with("a"))
         assert out.checkpoint().duplicates == 1

@@ -18,7 +18,7 @@ from partfile.sink import deduplicate
 from partfile.sink.spark import distinct
 from partfile.sink.spark.distinct import KeyAnswer, TaskKeys, by_key, is_in_one_partition, key_plan
 from partfile.sink.states import SeenKeys
-from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.documents import FileHandle, InlineHandle
 from partfile.snapshot.key_hash import hashes_of
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.local.store import LocalStore
@@ -113,7 +113,7 @@ class Job:
         """One attempt of a task."""
         task, pieces = TaskKeys(plan, self.storage), [rows.slice(at, 7) for at in range(0, rows.num_rows, 7)]
         written = [key for piece in task.distinct(pieces) for key in piece["id"].to_pylist()]
-        answer = task.answer(subtask, self.storage.stream_factory(self.checkpoint_id))
+        answer = task.answer(subtask, self.checkpoint_id)
         return written, KeyAnswer.model_validate_json(answer.model_dump_json())
 
 
@@ -121,6 +121,20 @@ class Job:
 def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of run files lie below the test's directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.mark.parametrize(("partitions", "kind"), [(50, InlineHandle), (200, FileHandle)])
+def test_small_runs_of_many_tasks_are_files(partitions: int, kind: type) -> None:
+    """What lies in the checkpoint itself is bounded over all tasks: the driver writes it with each batch."""
+    storage = CheckpointStorage(MemoryMetadataStore(), "d")
+    keys = pa.record_batch({"id": pa.array(range(500))})
+    hashes = hashes_of(keys.columns)
+    keys = keys.append_column("__partfile_high", pa.array(hashes.high.view(np.int64)))
+    keys = keys.append_column("__partfile_low", pa.array(hashes.low.view(np.int64)))
+    task = TaskKeys(key_plan(pf.Deduplicate("id"), partitions, None, ("integer",), 0), storage)
+    assert sum(batch.num_rows for batch in task.distinct([keys])) == 500
+    (run,) = task.answer(0, 1).fresh
+    assert isinstance(run.handle, kind)
 
 
 def model_batch(times: dict[int, int], options: pf.Deduplicate, keys: list[int | None], now_ms: int) -> Counter[Any]:

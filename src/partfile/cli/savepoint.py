@@ -58,12 +58,15 @@ def list_(call: Call) -> int:
 @app.command("show", epilog="Example: partfile savepoint show /data/savepoints/savepoint-flight-0123456789ab")
 @verb(path="The savepoint: its directory, or the _metadata in it.")
 def show(call: Call) -> int:
-    """Show what a savepoint holds."""
+    """Show what a savepoint holds. Reads all of it, and ends with 1 if it cannot be restored."""
     location = call.place.base
     report = savepoint_report(location, call.place.storage_options)
     if call.out.as_json:
         call.out.report(report)
-        return DONE
+        return FINDINGS if report.problem else DONE
+    if report.problem:
+        call.out.line(f"DAMAGED  {call.out.in_words(report.problem)}", "bold red")
+        call.out.line("  Put the file back from a copy of the savepoint. Until then no sink can begin with it.")
     call.out.table(
         ("SAVEPOINT", location),
         [
@@ -73,10 +76,11 @@ def show(call: Call) -> int:
             ("stopped the sink", "yes" if report.ends_the_job else "no"),
             ("operators", ", ".join(report.operators)),
             ("bytes of state", str(report.state_bytes)),
+            *([("keys of rows", str(report.keys))] if report.keys else []),
             ("written by partfile", report.writer),
         ],
     )
-    return DONE
+    return FINDINGS if report.problem else DONE
 
 
 def show_entries(entries: Sequence[SavepointEntry], call: Call) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from partfile.sink.coordinator import CommitReport, Runtime
     from partfile.sink.restore import RestorePlan, RestoreTerms
     from partfile.sink.settings import StoreOpener
+    from partfile.sink.states import SeenKeys
     from partfile.stores.base import Store
 
 
@@ -67,6 +68,7 @@ def taken_over(
     *,
     approve: Callable[[RestorePlan], None] = lambda _planned: None,
     tried: Callable[[int], None] = lambda _parts: None,
+    reads_keys: bool = False,
 ) -> Iterator[tuple[Runtime, CommitReport]]:
     """Own a job: fence it, finalize, encode and publish unless the terms hold it, and let go of it at the end.
 
@@ -77,18 +79,27 @@ def taken_over(
         now_ms: This host's time, in milliseconds since 1970.
         approve: Raises if this is not the start that was meant; then nothing has been changed.
         tried: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
+        reads_keys: Whether it needs the keys of the sink: a damaged run is told before it is taken over.
 
     Raises:
         Fenced: Another process took the sink over first.
+        SnapshotCorrupt: Its state, or a run of keys that it needs, is missing or damaged; nothing was changed.
         PartMissing, PartDamaged, CommitConflict: It is taken over, and a part cannot be encoded or published; the
             others have been.
     """
     from partfile.sink.coordinator import Runtime  # noqa: PLC0415 - the largest import; --help and TAB need no driver.
 
+    def open_keys(seen: SeenKeys | None) -> None:
+        if seen is None or not reads_keys:
+            return
+        from partfile.sink.deduplicate import check_runs  # noqa: PLC0415 - few sinks have keys, and numpy takes long.
+
+        check_runs(settings, None, runtime.storage, seen)
+
     runtime = Runtime(settings, job.name, tried=tried)
     coordinator = runtime.coordinator
     try:
-        yield runtime, coordinator.start(lambda _position: None, now_ms, terms, approve)
+        yield runtime, coordinator.start(lambda _position: None, now_ms, terms, approve, open_keys)
     finally:
         if coordinator.held_epoch is not None:
             # Without it the sink only counts as busy for a while.

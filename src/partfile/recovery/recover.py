@@ -277,6 +277,7 @@ def planned_takeover(
     now_ms: int,
     *,
     step: Callable[[int], None],
+    reads_keys: bool = False,
 ) -> AbstractContextManager[tuple[Runtime, CommitReport]]:
     """Own a job by a start that does what the plan says of it, and nothing else.
 
@@ -287,9 +288,11 @@ def planned_takeover(
         settings: The options of its restore.
         now_ms: This host's time, in milliseconds since 1970.
         step: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
+        reads_keys: Whether the keys of the sink are needed: a damaged run is told before it is taken over.
 
     Raises:
         RecoveryRefused: The start would do something else; nothing was changed.
+        SnapshotCorrupt: A run of keys that is needed is missing or damaged; nothing was changed.
         PartMissing: A part is gone whose rows are not given up; nothing was changed.
     """
     planned = plan.model_copy(update={"jobs": tuple(one for one in plan.jobs if one.job == job.name)})
@@ -306,7 +309,7 @@ def planned_takeover(
     gives_up = planned.given_up(planned.jobs[0]) if planned.jobs else frozenset[str]()
     sets_aside = frozenset(part.path for one in planned.jobs for part in one.parts if part.is_set_aside)
     terms = replace(_terms(plan.options), gives_up=gives_up, sets_aside=sets_aside)
-    return taken_over(settings, job, terms, now_ms, approve=approve, tried=step)
+    return taken_over(settings, job, terms, now_ms, approve=approve, tried=step, reads_keys=reads_keys)
 
 
 def _check_there(found: PlannedJob, base: Store) -> None:

@@ -143,6 +143,7 @@ def create_savepoint(
 
     Raises:
         RecoveryRefused: The sink has moved on since the plan was made; nothing was changed.
+        SnapshotCorrupt: A run of keys is missing or damaged; nothing was changed.
         PartfileError: A part could not be published; there is no savepoint.
         StoreError: The directory cannot be written; there is no savepoint.
     """
@@ -150,7 +151,7 @@ def create_savepoint(
     with (
         settings.open_store(settings.base, settings.storage_options) as base,
         reserved_savepoint(settings, job.name, plan.directory) as reserved,
-        planned_takeover(plan.recovery, job, base, settings, now_ms, step=step) as (runtime, done),
+        planned_takeover(plan.recovery, job, base, settings, now_ms, step=step, reads_keys=True) as (runtime, done),
     ):
         location = reserved.complete(runtime.coordinator, now_ms, ends_the_job=False)
     return CreatedSavepoint(location=location, published=done.published, given_up=done.given_up)

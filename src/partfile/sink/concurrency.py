@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from partfile.errors import OutcomeUnknown
+from partfile.errors import OutcomeUnknown, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+logger = logging.getLogger("partfile")
 
 AT_EXIT: set[Callable[[], None]] = set()
 """What the interpreter calls before it shuts its thread pools down; not in a child that was forked."""
@@ -100,6 +102,32 @@ def for_each(
         raise failures[min(failures)]
     # Nothing was left out, since nothing failed.
     return cast("list[Result]", done)
+
+
+def discard_each(
+    discard: Callable[[Item], object], items: Sequence[Item], threads: int, shown: Callable[[Item], str]
+) -> None:
+    """Delete what is not needed any more; what cannot be deleted is left to the cleaner, with a line in the log.
+
+    Once the store has left as many calls unanswered as there are threads, nothing more is tried.
+
+    Args:
+        discard: Deletes one.
+        items: What is not needed.
+        threads: How many at the same time, at least 1.
+        shown: What one is called in the log.
+    """
+    circuit_breaker = CircuitBreaker(threads)
+
+    def attempt(item: Item) -> None:
+        try:
+            if not circuit_breaker.is_over:
+                discard(item)
+        except StoreError as error:
+            circuit_breaker.note(error)
+            logger.warning("%s is not needed any more, but cannot be deleted: %s", shown(item), error)
+
+    for_each(attempt, items, threads, "partfile-discard")
 
 
 MOST_WAIT_MS = 600_000

@@ -25,6 +25,7 @@ from partfile.errors import (
 )
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
+from partfile.sink.concurrency import discard_each
 from partfile.sink.encode import LocalEncoder
 from partfile.sink.publish import Publisher, StagedParts, mark_published
 from partfile.sink.restore import Restore, RestoreTerms
@@ -668,11 +669,12 @@ class SinkCoordinator:
         gone = plan.disposable_runs(seen, self._owned_oldest_id) if self._owned_oldest_id is not None else []
         if seen is None or not gone:
             return state
-        for run in gone:
-            try:
-                self._storage.store.delete_file(self._storage.path(run.path))
-            except StoreError as error:
-                logger.warning("run file %s is not needed any more, but cannot be deleted: %s", run.path, error)
+        discard_each(
+            lambda run: self._storage.store.delete_file(self._storage.path(run.path)),
+            gone,
+            self._store.persist_threads,
+            lambda run: f"run file {run.path}",
+        )
         left = seen.model_copy(update={"unneeded": tuple(run for run in seen.unneeded if run not in gone)})
         return replace(state, position=state.position.model_copy(update={"seen_keys": left}))
 

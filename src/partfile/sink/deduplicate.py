@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from partfile.sink.policies import Deduplicate
-    from partfile.sink.settings import SinkSettings
+    from partfile.sink.settings import RestoreSettings, SinkSettings
     from partfile.snapshot.key_hash import Hashes, Words
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.streams import CheckpointStreamFactory
@@ -296,8 +296,7 @@ class Deduplicator:
         self._options = options
         self._storage = storage
         self._kinds = known_kinds(seen)
-        files = () if seen is None else seen.runs
-        runs = map(HeldRun.opened, opened_runs(settings, storage, seen), files)
+        runs = opened_runs(settings, options, storage, seen)
         self._keys = KnownKeys(options, storage, runs, 0 if seen is None else seen.time_ms)
         self.duplicates = 0
         """Rows that were left out so far."""
@@ -455,7 +454,7 @@ def checked_kinds(
         kind = before[at] if before is not None and pat.is_null(data_type) else kind_of(data_type)
         if kind is None:
             raise ConfigError(
-                f"column {name!r} of type {data_type} can be no key: keys are strings, binary, integers, "
+                f"column {name!r} of type {_shown(data_type)} can be no key: keys are strings, binary, integers, "
                 "booleans, dates, timestamps and decimals of up to 38 digits",
                 hint=f"Cast it before, for instance to string; or name another column: {key_with(schema)}",
             )
@@ -476,6 +475,13 @@ def checked_kinds(
             f"again: {settings.forget_command(job)}",
         )
     return tuple(kinds)
+
+
+def _shown(data_type: pa.DataType) -> str:
+    """A type as its user knows it: Spark hands its VARIANT over as a struct with a mark."""
+    if pat.is_struct(data_type) and any((field.metadata or {}).get(b"variant") == b"true" for field in data_type):
+        return "variant"
+    return str(data_type)
 
 
 def known_kinds(seen: SeenKeys | None) -> tuple[str, ...] | None:
@@ -536,11 +542,14 @@ def _meant(name: str, able: Sequence[str]) -> str:
     return [*near, *able, "NAME"][0]
 
 
-def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKeys | None) -> list[Run]:
-    """The runs of the keys so far, each checked as a whole.
+def opened_runs(
+    settings: SinkSettings, options: Deduplicate, storage: CheckpointStorage, seen: SeenKeys | None
+) -> list[HeldRun]:
+    """The runs of the keys so far. Those with a key that is not forgotten yet are open, each checked as a whole.
 
     Args:
         settings: The sink's, for messages.
+        options: How long a key is remembered.
         storage: Its checkpoints.
         seen: Its keys; None if it has none.
 
@@ -549,18 +558,40 @@ def opened_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKe
     """
     with damage_told(settings.uid, settings.forget_command(storage.job)):
         _warn_of_clock(settings, storage.job, seen)
-        return [opened_run(storage, file) for file in seen.runs] if seen is not None else []
+        needed = needed_runs(seen, options.ttl_ms, settings.now_ms())
+        return [
+            HeldRun.opened(opened_run(storage, file), file)
+            if file in needed
+            else HeldRun(file, partial(opened_run, storage, file))
+            for file in (() if seen is None else seen.runs)
+        ]
 
 
-def check_runs(settings: SinkSettings, storage: CheckpointStorage, seen: SeenKeys | None) -> None:
-    """Check the runs of the keys so far, each as a whole, and keep none of them: other processes look for keys.
+def check_runs(
+    settings: RestoreSettings, options: Deduplicate | None, storage: CheckpointStorage, seen: SeenKeys | None
+) -> None:
+    """Check the runs with a key that is not forgotten yet, each as a whole, and keep none: other processes look.
 
     The arguments and errors are those of ``opened_runs``. Memory: as much as the largest run has.
     """
     with damage_told(settings.uid, settings.forget_command(storage.job)):
         _warn_of_clock(settings, storage.job, seen)
-        for file in () if seen is None else seen.runs:
+        for file in needed_runs(seen, None if options is None else options.ttl_ms, settings.now_ms()):
             check_run(storage, file)
+
+
+def needed_runs(seen: SeenKeys | None, ttl_ms: int | None, now_ms: int) -> tuple[RunFile, ...]:
+    """The runs with a key that is not forgotten yet: damage to another one must not keep a sink from its start.
+
+    Args:
+        seen: The keys so far; None if there are none.
+        ttl_ms: How long a key is remembered; None is for ever.
+        now_ms: What the clock says, in milliseconds since 1970.
+    """
+    if seen is None:
+        return ()
+    time_ms = max(seen.time_ms, now_ms)
+    return tuple(run for run in seen.runs if not is_expired(run.last_ms, ttl_ms, time_ms))
 
 
 def check_run(storage: CheckpointStorage, file: RunFile) -> None:
@@ -572,7 +603,7 @@ def check_run(storage: CheckpointStorage, file: RunFile) -> None:
     decode_run(storage.read_bytes(file.handle), storage.shown(file.handle))
 
 
-def _warn_of_clock(settings: SinkSettings, job: str, seen: SeenKeys | None) -> None:
+def _warn_of_clock(settings: RestoreSettings, job: str, seen: SeenKeys | None) -> None:
     ahead_ms = 0 if seen is None else seen.time_ms - settings.now_ms()
     if seen is not None and seen.ttl_ms is not None and ahead_ms > max(seen.ttl_ms // _EXPIRY_CLASSES, _CLOCK_SKEW_MS):
         logger.warning(

@@ -161,7 +161,8 @@ class LocalSink:
         self._looked_at_ms = now_ms
 
     def _check_writer(self, stands: StreamPosition) -> None:
-        check_same_keys(self._settings, self._runtime.job, stands.seen_keys, self._settings.deduplicate)
+        settings = self._settings
+        check_same_keys(settings, self._runtime.job, stands.seen_keys, settings.deduplicate, settings.restore_from)
         if stands.query is not None:
             chosen = self._settings.restore_from
             what = f"uid {self._settings.uid!r}" if chosen is None else f"what restore_from={chosen!r} or the uid names"

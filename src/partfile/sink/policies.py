@@ -276,6 +276,8 @@ class Deduplicate(Options):
         columns = (value,) if isinstance(value, str) else value
         if not isinstance(columns, list | tuple) or not all(isinstance(one, str) and one for one in columns):
             raise ConfigError("it must be the name of a column, or a list of names", hint="Write Deduplicate('id').")
+        if not columns:
+            raise ConfigError("it names no column", hint="Write Deduplicate('id').")
         if len(set(columns)) < len(columns):
             raise ConfigError("a column is in it twice", hint=f"Write Deduplicate({list(dict.fromkeys(columns))}).")
         return tuple(columns)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from partfile.errors import CommitError, NotReady, PartfileError, PartMissing, SnapshotError, StoreError, joined_hints
 from partfile.sink import plan
 from partfile.sink.clock import stopwatch_ms
-from partfile.sink.concurrency import CircuitBreaker, for_each
+from partfile.sink.concurrency import CircuitBreaker, discard_each, for_each
 from partfile.sink.encode import EncodeResult, EncodeRetries, set_aside
 from partfile.stores.parts import RECOVER, part_missing
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from partfile.sink.encode import StagingEncoder
     from partfile.sink.plan import SinkSnapshot
-    from partfile.sink.states import ClosedStagingFile, EncodedStagingFile, PendingPart
+    from partfile.sink.states import ClosedStagingFile, PendingPart
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Cut, PartStore
 
@@ -297,7 +297,12 @@ class StagedParts:
         gone = plan.disposable(snapshot.encoded, oldest_retained_id)
         if not gone:
             return snapshot
-        self._delete(gone)
+        discard_each(
+            lambda one: self._store.discard(one.part),
+            gone,
+            self._store.persist_threads,
+            lambda one: f"staging file {one.part.path_of(one.part.in_progress)}",
+        )
         names = {staging_file.part.in_progress for staging_file in gone}
         return replace(
             snapshot,
@@ -305,21 +310,6 @@ class StagedParts:
                 staging_file for staging_file in snapshot.encoded if staging_file.part.in_progress not in names
             ),
         )
-
-    def _delete(self, staging_files: Sequence[EncodedStagingFile]) -> None:
-        threads = self._store.persist_threads
-        circuit_breaker = CircuitBreaker(threads)
-
-        def attempt(staging_file: EncodedStagingFile) -> None:
-            try:
-                if not circuit_breaker.is_over:
-                    self._store.discard(staging_file.part)
-            except StoreError as error:
-                circuit_breaker.note(error)
-                path = staging_file.part.path_of(staging_file.part.in_progress)
-                logger.warning("staging file %s is not needed any more, but cannot be deleted: %s", path, error)
-
-        for_each(attempt, staging_files, threads, "partfile-discard")
 
     def _when(self, staging_file: ClosedStagingFile, now_ms: int) -> str:
         left_ms = self._retries.left_ms(staging_file, now_ms)

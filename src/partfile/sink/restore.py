@@ -297,7 +297,11 @@ class Restore:
         pointer = pointer_to(location)
         with self._opened(location, pointer.parent) as store, _named(location):
             savepoint = CheckpointStorage(store, pointer.directory)
-            return plan.with_copied_runs(state, savepoint, self._storage.stream_factory(checkpoint_id))
+            try:
+                return plan.with_copied_runs(state, savepoint, self._storage.stream_factory(checkpoint_id))
+            except SnapshotCorrupt as error:
+                error.hint = joined_hints(error.hint, _RUN_OF_SAVEPOINT_HINT)
+                raise
 
     def _check_unused(self) -> None:
         """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).
@@ -666,6 +670,12 @@ def _named(location: str) -> Iterator[None]:
             path=error.path,
             checkpoint_id=error.checkpoint_id,
         ) from error
+
+
+_RUN_OF_SAVEPOINT_HINT = (
+    "Nothing was changed. Put the file, which holds keys of rows, back from a copy of the savepoint; or name another "
+    "savepoint. See which there are: partfile savepoint list DIR"
+)
 
 
 def is_begun(store: MetadataStore, directory: str) -> bool:

@@ -101,7 +101,10 @@ def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
 
 def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
     first, second = one.position, other.position
-    keys = [seen.columns if seen is not None else None for seen in (first.seen_keys, second.seen_keys)]
+    # Keys that were forgotten are as if there had been none, whatever rows came or did not come since.
+    keys = [
+        (seen.columns, bool(seen.runs)) if seen is not None else None for seen in (first.seen_keys, second.seen_keys)
+    ]
     stands = [(position.chain, position.query, position.user_position) for position in (first, second)]
     return stands[0] == stands[1] and keys[0] == keys[1]
 
@@ -575,7 +578,13 @@ def check_replay(
     return _next(uid, last, batch, rules, is_copied)
 
 
-def check_same_keys(settings: RestoreSettings, job: str, seen: SeenKeys | None, options: Deduplicate | None) -> None:
+def check_same_keys(
+    settings: RestoreSettings,
+    job: str,
+    seen: SeenKeys | None,
+    options: Deduplicate | None,
+    restore_from: str | None = None,
+) -> None:
     """Refuse to go on with keys that are formed otherwise: duplicates of rows before would be written.
 
     Args:
@@ -583,6 +592,7 @@ def check_same_keys(settings: RestoreSettings, job: str, seen: SeenKeys | None, 
         job: The name of the checkpoint log.
         seen: The keys of its rows so far; None if there are none.
         options: What this run deduplicates by; None if it does not.
+        restore_from: The savepoint or checkpoint that may hold the keys, for messages; None if none was named.
 
     Raises:
         CheckpointMismatch: Names both; nothing was changed.
@@ -590,11 +600,14 @@ def check_same_keys(settings: RestoreSettings, job: str, seen: SeenKeys | None, 
     if seen is None or (options is not None and (options.columns, HASH_VERSION) == (seen.columns, seen.hash_version)):
         return
     asked = "does not deduplicate" if options is None else f"deduplicates by {list(options.columns)}"
+    way_out = "or forget the keys, so that rows with them are written again"
+    if restore_from is not None:
+        way_out = "then, to go on otherwise, forget the keys once the sink goes on from there"
     raise CheckpointMismatch(
         f"sink {settings.uid!r} holds keys of {list(seen.columns)} (hash version {seen.hash_version}), and this run "
         f"{asked}",
-        hint=f"Nothing was changed. Deduplicate by {list(seen.columns)} again; or forget the keys, so that rows with "
-        f"them are written again: {settings.forget_command(job)}",
+        hint=f"Nothing was changed. Deduplicate by {list(seen.columns)} again; {way_out}: "
+        f"{settings.forget_command(job)}",
     )
 
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 class ReservedSavepoint:
     """A savepoint in the making: its directory is there and can be written."""
 
+    settings: RestoreSettings
+    """The sink's options."""
     store: Store
     directory: str
     location: str
@@ -70,8 +72,13 @@ class ReservedSavepoint:
         streams = FileStreamFactory(self.store, self.directory, None)
         taken_by = coordinator.newest_checkpoint
         # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.
-        with coordinator.fence_told():
-            state = with_copied_runs(replace(state, encoded=()), coordinator.storage, streams)
+        state = replace(state, encoded=())
+        if state.position.seen_keys is not None:
+            from partfile.sink.deduplicate import damage_told  # noqa: PLC0415 - few sinks have keys.
+
+            told = damage_told(self.settings.uid, self.settings.forget_command(coordinator.job))
+            with coordinator.fence_told(), told:
+                state = with_copied_runs(state, coordinator.storage, streams)
         handle = write_operator_state(state.to_states(), streams)
         complete_savepoint(
             self.store,
@@ -140,7 +147,7 @@ def reserved_savepoint(
     with _opened(settings, url) as store:
         name = reserve_savepoint(store, job)
         try:
-            yield ReservedSavepoint(store, name, f"{url.rstrip('/')}/{name}")
+            yield ReservedSavepoint(settings, store, name, f"{url.rstrip('/')}/{name}")
         except BaseException:
             with suppress(StoreError):
                 if not is_complete(store, name):

@@ -103,7 +103,7 @@ class Driver:
         self._runtime.close()
 
     def _check_keys(self, seen: SeenKeys | None) -> None:
-        check_runs(self._settings, self._runtime.storage, seen)
+        check_runs(self._settings, self._settings.deduplicate, self._runtime.storage, seen)
 
     def _batch(self, batch: int) -> None:
         job, coordinator = self._job, self._runtime.coordinator
@@ -159,7 +159,7 @@ class Driver:
                 snapshot = operator.snapshot(checkpoint_id)
                 operator.close()
                 # After the parts are durable, as a task of Spark's does (R9).
-                answer = keys.answer(subtask, storage.stream_factory(checkpoint_id)) if keys and storage else None
+                answer = None if keys is None else keys.answer(subtask, checkpoint_id)
                 submission.answers.setdefault(subtask, (snapshot, answer))
             except StoreError:
                 # The attempt has failed, and the engine makes another one.

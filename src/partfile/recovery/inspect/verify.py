@@ -16,6 +16,7 @@ from partfile.errors import (
     RecoveryRefused,
     SnapshotCorrupt,
     SnapshotError,
+    SnapshotVersionError,
     StoreError,
     joined_hints,
     page_url,
@@ -85,7 +86,7 @@ INVARIANTS: dict[Code, str] = {
     "checkpoint-of-another-log": "all checkpoints of a sink are of one log",
     "log-hole": "checkpoints follow each other without a hole",
     "state-file": "every state file that a checkpoint names is there, and its checksum holds",
-    "run-file": "every run of keys that a checkpoint names is there, and is whole",
+    "run-file": "every run of keys that a checkpoint names is there, and is whole; a note if only older ones name it",
     "name-beyond-counter": "no finished file has a number beyond the counter of its chain",
     "name-twice": "no two finished files have one number",
     "published-early": "no part that is still open, or still to be encoded, is finished",
@@ -289,7 +290,8 @@ def _state_findings(log: SeenLog, seen: SeenCheckpoint) -> Iterator[Finding]:
 def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
     """Check each run of keys that checkpoints name once, unless they go with it meanwhile."""
     checked: set[RunFile] = set()
-    for checkpoint_id, state in states_of(log).items():
+    # The newest first: of what it names as well, no other one is told.
+    for checkpoint_id, state in sorted(states_of(log).items(), reverse=True):
         seen = state.position.seen_keys
         if seen is None or checkpoint_id in doubtful:
             continue
@@ -303,15 +305,31 @@ def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
                 if not log.storage.store.file_exists(log.storage.path(documents.metadata_path(checkpoint_id))):
                     break
                 path = run.handle.path if isinstance(run.handle, FileHandle) else None
-                yield error(
+                is_needed = log.newest is None or checkpoint_id == log.newest.checkpoint.checkpoint_id
+                make, hint = (error, _run_hint(log.job, problem)) if is_needed else (note, _OLD_RUN_HINT)
+                yield make(
                     "run-file",
                     problem.message,
-                    "Put the file back from a copy, since a start that needs it is refused. Without one see what it "
-                    f"held, and let the sink go on without keys: partfile state PATH --uid {log.job.name} --forget",
+                    hint,
                     job=log.job.name,
                     path=None if path is None else log.storage.path(path),
                     checkpoint_id=checkpoint_id,
                 )
+
+
+def _run_hint(job: Job, problem: SnapshotError) -> str:
+    mend = "Put the file back from a copy, since a start that needs it is refused. Without one"
+    if isinstance(problem, SnapshotVersionError):
+        mend = "Go on with the version of partfile that wrote it. Without that one"
+    return (
+        f"{mend} see what it held, and let the sink go on without keys: partfile state PATH --uid {job.name} --forget"
+    )
+
+
+_OLD_RUN_HINT = (
+    "The newest checkpoint does not need it, so the sink goes on without it. Going back to this one needs it: put it "
+    "back from a copy for that. It is told until this checkpoint is deleted."
+)
 
 
 _LITTER: dict[FileKind, tuple[Code, str]] = {

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from partfile.sink.policies import Deduplicate
     from partfile.snapshot.run_file import Run
     from partfile.snapshot.storage import CheckpointStorage
-    from partfile.snapshot.streams import CheckpointStreamFactory
 
 
 _HASHES = ("__partfile_high", "__partfile_low")
@@ -277,14 +276,16 @@ class TaskKeys:
         """A run to merge, checked again: a merge would give damage that came since a checksum of its own."""
         return held_run(self._storage, self._plan.runs[at], is_checked=False)
 
-    def answer(self, subtask: int, streams: CheckpointStreamFactory) -> KeyAnswer:
+    def answer(self, subtask: int, checkpoint_id: int) -> KeyAnswer:
         """Write the new keys, and merge this task's share of groups. All is durable when this returns.
 
         Args:
             subtask: The task's number in the batch.
-            streams: Of the batch's checkpoint.
+            checkpoint_id: The batch's checkpoint.
         """
         named = set(map(id, self._plan.runs))
+        # The small runs of many tasks would be a large checkpoint, which the driver writes with each batch.
+        streams = self._storage.stream_factory(checkpoint_id, sharers=self._plan.partitions)
         return KeyAnswer(
             fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
             merged=tuple(

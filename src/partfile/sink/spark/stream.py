@@ -892,9 +892,10 @@ class SparkStream:
             CheckpointMismatch: This run deduplicates by others, or not at all.
             SnapshotCorrupt: A run is missing or damaged.
         """
-        check_same_keys(self._settings, runtime.job, seen, self._settings.deduplicate)
+        settings = self._settings
+        check_same_keys(settings, runtime.job, seen, settings.deduplicate, settings.restore_from)
         if reads_runs:
-            check_runs(self._settings, runtime.storage, seen)
+            check_runs(settings, settings.deduplicate, runtime.storage, seen)
 
     def _note(self, coordinator: SinkCoordinator) -> None:
         """Take in which epoch a coordinator has begun, or the takeovers by which it may have begun one."""

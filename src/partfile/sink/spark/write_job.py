@@ -430,7 +430,7 @@ class WriteTask:
         # After the parts are durable, for the state holds their lengths (R9).
         streams = storage.stream_factory(self.checkpoint_id)
         handle = write_operator_state(snapshot.to_states(), streams)
-        answer = None if keys is None else keys.answer(context.subtask, streams)
+        answer = None if keys is None else keys.answer(context.subtask, self.checkpoint_id)
         return Acknowledgement(
             self.submission,
             __version__,
