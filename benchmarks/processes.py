@@ -186,3 +186,11 @@ def _peak_of(pid: int) -> int:
         return peak_bytes(Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is no file's, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("/proc/self/status does not tell the memory of this process")

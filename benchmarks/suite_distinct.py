@@ -3,6 +3,8 @@
 CPU seconds, since all of it is work of one thread but what DuckDB chooses. Keys are text of 30 characters; half of the
 rows of a batch have come before. DuckDB inserts the keys of a batch in one transaction and hands back those that are
 new; it writes no rows, which is in its favour. Bytewax keeps a flag a key and writes the lines of new keys.
+
+Memory is measured once, beside a hundred million keys: each batch has a million new ones.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import pyarrow as pa
 import partfile as pf
 from environments import BYTEWAX
 from figures import Report, figure_of_rounds
+from processes import anonymous_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from figures import Figure
     from scale import Scale
 
 ROWS = 100_000
@@ -31,6 +35,12 @@ MEASURED = 8
 """Batches around each of these points."""
 DUCKDB_BATCHES = 10
 ONE_ROW = 30
+LARGE = 100
+"""Batches of a million new keys each, beside the last of which memory is measured, once."""
+LARGE_ROWS = 1_000_000
+AROUND = 8
+"""Batches around a point, of which the highest memory counts: some of them merge runs."""
+MEMORY_GOAL = 1.1
 
 
 class _Costs(NamedTuple):
@@ -101,7 +111,37 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
             f"{last.bytewax_s:.3f} s and {last.few_s:.3f} s; it is given finished lines and keeps no recovery store",
         )
     )
+    report.figures.append(_memory(work / "large", scale.of(LARGE, 4 * AROUND)))
     return report
+
+
+def _memory(base: Path, batches: int) -> Figure:
+    """Memory of the process beside all keys / beside a tenth of them, without the files that it maps.
+
+    The keys of the first batch come again at the end, and each of them is left out.
+    """
+    few = max(batches // 10, AROUND)
+    sink = pf.FileSink(base, uid="bench", format="parquet", deduplicate=pf.Deduplicate("id"))
+    held, costs = list[int](), list[float]()
+    with sink.local() as out:
+        for number in range(batches + 1):
+            first = number % batches * LARGE_ROWS
+            began = time.process_time()
+            out.write(pa.table({"id": np.arange(first, first + LARGE_ROWS)}))
+            progress = out.checkpoint()
+            costs.append(time.process_time() - began)
+            held.append(anonymous_bytes())
+        if progress.duplicates != LARGE_ROWS or progress.state_keys != batches * LARGE_ROWS:
+            raise SystemExit(f"{progress.duplicates} rows of {LARGE_ROWS} were left out: the figures mean nothing")
+    points = [slice(end - AROUND, end) for end in (few, batches)]
+    early, late = (max(held[point]) for point in points)
+    early_s, late_s = (float(np.mean(costs[point])) for point in points)
+    note = (
+        f"{late >> 20} and {early >> 20} MiB; {progress.state_bytes >> 20} MiB in {progress.state_runs} runs; "
+        f"{late_s:.2f} and {early_s:.2f} s of CPU a batch"
+    )
+    title = f"distinct: memory beside {batches * LARGE_ROWS} keys / beside {few * LARGE_ROWS}"
+    return figure_of_rounds(title, [late / early], MEMORY_GOAL, "at most", note)
 
 
 def _round(work: Path, seed: int, many: int) -> _Costs:

@@ -49,7 +49,7 @@ ROWS, BATCHES = 200_000, 2
 """Of a batch, and batches of a round."""
 FEWEST_ROWS = 20_000
 ROWS_OF_PREFILL = 1_000_000
-ONE_ROW_BATCHES = 15
+ONE_ROW_BATCHES = 40
 PAYLOAD = 100
 OURS, PEER, PLAIN = "partfile deduplicate", "dropDuplicatesWithinWatermark", "partfile without keys"
 KEPT = "7 days"
