@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import partfile as pf
+from partfile.recovery.inspect import keys, verify
 from partfile.sink import deduplicate
 from partfile.snapshot.key_hash import hashes_of
 from support.processes.command_line import run, told, told_json
@@ -134,8 +135,10 @@ def test_a_run_that_a_running_sink_has_merged_is_not_missing(
     assert not is_export or len(pq.read_table(file)) == 70
 
 
-def test_a_damaged_run_is_told(tmp_path: Path) -> None:
+def test_a_damaged_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one it is, what to do, and the exit code of ``verify``; the other one is shown as before."""
+    for module in (keys, verify):
+        monkeypatch.setattr(module, "system_clock_ms", lambda: TIME_MS)
     write(tmp_path, "a", inline_threshold_bytes=0)
     write(tmp_path, *map(str, range(100)), inline_threshold_bytes=0)
     large = max(run_files(tmp_path), key=lambda path: path.stat().st_size)

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import tempfile
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -19,18 +20,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import partfile as pf
 from partfile.cli.exit_codes import FINDINGS
-from partfile.errors import CheckpointMismatch, ConfigError, PartfileError, SnapshotCorrupt
+from partfile.errors import CheckpointMismatch, ConfigError, NotApplied, PartfileError, SnapshotCorrupt
 from partfile.sink import deduplicate
 from partfile.sink.newest_state import newest_state
 from partfile.sink.publish import Publisher
 from partfile.sink.states import SeenKeys
+from partfile.snapshot import run_file
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.run_file import run_of
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.stores.registry import open_store
 from support.processes.command_line import run, told, told_json
@@ -277,8 +281,8 @@ def test_types_of_one_kind_are_one_key(tmp_path: Path) -> None:
         ({"name": ["a"]}, "no column 'id'", "deduplicate=partfile.Deduplicate('name')"),
         ({"id": [1.5], "x": [1.5]}, "column 'id' of type double can be no key", "Cast it before"),
         ({"id": [1.5]}, "can be no key", "or name another column: deduplicate=partfile.Deduplicate('NAME')"),
-        ({"id": [[1]]}, "column 'id' of type list", "Cast it before"),
-        ({"id": pa.array([{"value": b"", "metadata": b""}], VARIANT)}, "of type variant can be no key", "Cast it"),
+        ({"id": [[1]]}, "column 'id' of type list", "Take a part of it; or name another"),
+        ({"id": pa.array([{"value": b"", "metadata": b""}], VARIANT)}, "of type variant can be no key", "Take a part"),
     ],
 )
 def test_columns_that_are_no_key(tmp_path: Path, table: dict[str, Any], says: str, advice: str) -> None:
@@ -598,6 +602,84 @@ def test_a_damaged_run_whose_keys_are_forgotten_does_not_matter(tmp_path: Path) 
     assert ids_in(tmp_path) == Counter({"a": 2})
 
 
+def test_damage_to_keys_that_are_forgotten_is_told_as_what_it_is(tmp_path: Path) -> None:
+    """No command advises to forget the other keys for it, and a savepoint does without it."""
+    base, now_ms = tmp_path / "out", time.time_ns() // 1_000_000
+    clock = Clock(now_ms - 3 * HOUR_MS)
+    keys = pf.Deduplicate("id", ttl=timedelta(hours=2))
+    out = sink_at(base, clock=clock, dedup=keys, **ALL_IN_FILES).local(schema=SCHEMA).open()
+    out.write(rows_with("a"))
+    out.checkpoint()
+    # Both are remembered then, and the first one is not any more.
+    clock.now_ms += HOUR_MS * 5 // 3
+    out.write(rows_with("b"))
+    saved = Path(out.stop_with_savepoint(tmp_path / "saved"))
+    gone = min(run_files(base), key=lambda path: path.stat().st_mtime_ns)
+    gone.unlink()
+    assert told_json("state", base)["sinks"][0]["keys"] == 2
+    (found,) = (one for one in told_json("verify", base)["findings"] if one["code"] == "run-file")
+    assert (found["severity"], found["path"]) == ("note", f"d/shared/{gone.name}")
+    assert "--forget" not in found["hint"]
+    told("savepoint", "create", base, "--to", tmp_path / "again", "--apply", "--idle-for", "0s")
+    assert told_json("savepoint", "show", saved)["problem"] == ""
+
+
+def test_an_idle_run_after_all_keys_expired_is_where_the_savepoint_stands(tmp_path: Path) -> None:
+    """What merely was forgotten is no row that came since."""
+    clock = Clock()
+    keys = pf.Deduplicate("id", ttl=timedelta(hours=1))
+    make = partial(sink_at, tmp_path / "out", clock=clock, dedup=keys)
+    out = make().local(schema=SCHEMA).open()
+    out.write(rows_with("a"))
+    saved = out.stop_with_savepoint(tmp_path / "saved")
+    clock.now_ms += 2 * HOUR_MS
+    with make().local(schema=SCHEMA):
+        pass
+    with make(restore_from=saved).local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    assert ids_in(tmp_path / "out") == Counter({"a": 2})
+
+
+def test_a_restore_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even the runs before the one that is damaged: a supervisor may try again and again."""
+    out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
+    for size in (20_000, 3000):
+        out.write(rows_with(*(f"{size} {one}" for one in range(size))))
+        out.checkpoint()
+    saved = Path(out.stop_with_savepoint(tmp_path / "saved"))
+    runs = [path for path in saved.glob("*.state") if path.read_bytes().startswith(b"partfile run")]
+    assert len(runs) == 2
+    for path in runs:
+        data = path.read_bytes()
+        path.unlink()
+        with pytest.raises(SnapshotCorrupt), sink_at(tmp_path / "new", restore_from=saved, **ALL_IN_FILES).local():
+            pass
+        assert run_files(tmp_path / "new") == []
+        path.write_bytes(data)
+
+
+def test_a_file_that_cannot_be_read_hides_no_other_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own entry says why."""
+    for first in (0, 3000):
+        out = sink_at(tmp_path / "out").local(schema=SCHEMA).open()
+        out.write(rows_with(*(f"{first + one}" for one in range(3000))))
+        out.stop_with_savepoint(tmp_path / "saved")
+    unreadable = min((tmp_path / "saved").iterdir())
+    look_at = LocalStore.look_at
+
+    def refuse(store: LocalStore, path: str) -> Any:
+        if path.startswith(unreadable.name) and path.endswith(".state"):
+            raise NotApplied(f"{path} may not be read")
+        return look_at(store, path)
+
+    monkeypatch.setattr(LocalStore, "look_at", refuse)
+    found = told_json("savepoint", "list", tmp_path / "saved", code=FINDINGS)["savepoints"]
+    assert [("may not be read" in one["problem"], one["problem"] == "") for one in found] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 def test_damage_that_the_newest_checkpoint_does_not_need_is_a_note(tmp_path: Path) -> None:
     """After the keys were forgotten, ``verify`` sends its user in no circle."""
     with sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA) as out:
@@ -636,9 +718,13 @@ def test_the_hint_for_a_column_to_keep_by_keeps_the_key(tmp_path: Path) -> None:
     assert refused.value.hint == "Name a column of theirs: keep=partfile.Latest('at')"
 
 
-def test_of_a_large_record_batch_the_latest_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its keys are looked up in several pieces."""
-    monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 4)
+@pytest.mark.parametrize("limit", ["_ROWS_AT_ONCE", "MAX_KEYS"])
+def test_of_a_large_record_batch_the_latest_row_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Also where its keys are looked up in several pieces, or fill several runs."""
+    monkeypatch.setattr(deduplicate, limit, 4)
+    monkeypatch.setattr(run_file, "MAX_KEYS", 4 if limit == "MAX_KEYS" else run_file.MAX_KEYS)
     keys = pf.Deduplicate("id", keep=pf.Latest("at"))
     with sink_at(tmp_path, dedup=keys).local() as out:
         out.write(pa.record_batch({"id": ["a", *"bcdefghij", "a", "k"], "at": list(range(12))}))
@@ -916,6 +1002,26 @@ def test_state_does_not_grow_with_rows(tmp_path: Path, options: dict[str, Any]) 
         assert held is not None
         assert sum(one.run.keys for one in held._keys._runs) <= 40
         assert out.checkpoint().state_keys <= 40
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        lambda values: values.cast(pa.string_view()),
+        lambda values: values.dictionary_encode(),
+        lambda values: values.cast(pa.string_view()).dictionary_encode(),
+        pc.run_end_encode,
+    ],
+    ids=["view", "dictionary", "dictionary of views", "run ends"],
+)
+def test_rows_are_chosen_by_text_however_it_is_encoded(tmp_path: Path, encoded: Any) -> None:
+    """As polars hands it over, and pandas; Arrow sorts none of these itself."""
+    keys = pf.Deduplicate("id", keep=pf.Latest("at"))
+    with sink_at(tmp_path, dedup=keys).local() as out:
+        at = encoded(pa.array(["b", None, "c", "a"]))
+        out.write(pa.record_batch({"id": ["x"] * 4, "n": [0, 1, 2, 3], "at": at}))
+        out.checkpoint()
+    assert pf.read(tmp_path).to_table()["n"].to_pylist() == [2]
 
 
 def test_values_that_no_key_can_have(tmp_path: Path) -> None:

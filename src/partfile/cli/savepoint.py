@@ -66,7 +66,7 @@ def show(call: Call) -> int:
         return FINDINGS if report.problem else DONE
     if report.problem:
         call.out.line(f"DAMAGED  {call.out.in_words(report.problem)}", "bold red")
-        call.out.line("  Put the file back from a copy of the savepoint. Until then no sink can begin with it.")
+        call.out.line(f"  {call.out.in_words(report.hint)}")
     call.out.table(
         ("SAVEPOINT", location),
         [

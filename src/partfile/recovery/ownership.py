@@ -79,7 +79,7 @@ def taken_over(
         now_ms: This host's time, in milliseconds since 1970.
         approve: Raises if this is not the start that was meant; then nothing has been changed.
         tried: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
-        reads_keys: Whether it needs the keys of the sink: a damaged run is told before it is taken over.
+        reads_keys: Whether the verb needs the keys of the sink; then a damaged run is told before the takeover.
 
     Raises:
         Fenced: Another process took the sink over first.
@@ -94,7 +94,7 @@ def taken_over(
             return
         from partfile.sink.deduplicate import check_runs  # noqa: PLC0415 - few sinks have keys, and numpy takes long.
 
-        check_runs(settings, None, runtime.storage, seen)
+        check_runs(settings, seen.ttl_ms, runtime.storage, seen)
 
     runtime = Runtime(settings, job.name, tried=tried)
     coordinator = runtime.coordinator

@@ -288,7 +288,7 @@ def planned_takeover(
         settings: The options of its restore.
         now_ms: This host's time, in milliseconds since 1970.
         step: Told how many staging files or parts more were encoded or published, or could not be; from any thread.
-        reads_keys: Whether the keys of the sink are needed: a damaged run is told before it is taken over.
+        reads_keys: Whether the verb needs the keys of the sink; then a damaged run is told before the takeover.
 
     Raises:
         RecoveryRefused: The start would do something else; nothing was changed.

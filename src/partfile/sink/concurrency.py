@@ -119,15 +119,19 @@ def discard_each(
     """
     circuit_breaker = CircuitBreaker(threads)
 
-    def attempt(item: Item) -> None:
+    def is_left(item: Item) -> bool:
+        if circuit_breaker.is_over:
+            return True
         try:
-            if not circuit_breaker.is_over:
-                discard(item)
+            discard(item)
         except StoreError as error:
             circuit_breaker.note(error)
             logger.warning("%s is not needed any more, but cannot be deleted: %s", shown(item), error)
+        return False
 
-    for_each(attempt, items, threads, "partfile-discard")
+    left = sum(for_each(is_left, items, threads, "partfile-discard"))
+    if left:
+        logger.warning("%d more were not tried, because storage does not answer", left)
 
 
 MOST_WAIT_MS = 600_000

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, SnapshotVersionError, joined_hints
+from partfile.sink.plan import is_expired, needed_runs
 from partfile.sink.policies import Earliest, Latest
 from partfile.sink.states import RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
@@ -171,7 +172,8 @@ class KnownKeys:
         """Rows in such an order that of each key the first one is the one to keep."""
         order = "descending" if isinstance(self._options.keep, Latest) else "ascending"
         # Equal values stay in the order of their rows.
-        sorted_rows = pc.array_sort_indices(order_by.take(pa.array(rows)), order=order, null_placement="at_end")
+        values = _sortable(order_by).take(pa.array(rows))
+        sorted_rows = pc.array_sort_indices(values, order=order, null_placement="at_end")
         return rows.take(np.asarray(sorted_rows))
 
     def _check_nulls(self, hashes: Hashes, begin: int | None) -> None:
@@ -215,8 +217,11 @@ class KnownKeys:
     def _enter(self, high: Words, low: Words) -> None:
         if not len(high):
             return
-        times = np.full(len(high), self._time_ms, np.int64)
-        self._runs.append(HeldRun.opened(run_of(high, low, times)))
+        # A batch whose rows are chosen by a column is entered as a whole, and a run has a limit.
+        for begin in range(0, len(high), MAX_KEYS):
+            some = slice(begin, begin + MAX_KEYS)
+            times = np.full(len(high[some]), self._time_ms, np.int64)
+            self._runs.append(HeldRun.opened(run_of(high[some], low[some], times)))
         self._merge(self._fresh_from)
         if sum(held.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
             # No checkpoint names these files before the next one does. If it never comes, they are orphans.
@@ -337,7 +342,7 @@ class Deduplicator:
     def _hashes(self, columns: list[pa.Array[Any]]) -> Hashes:
         try:
             return hashes_of(columns)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             name = next(
                 name for name, column in zip(self._options.columns, columns, strict=True) if not _has_hashes(column)
             )
@@ -370,17 +375,6 @@ class Deduplicator:
             runs=runs,
             unneeded=unneeded_since(before, self._keys.take_given_up(), checkpoint_id),
         )
-
-
-def is_expired(time_ms: int, ttl_ms: int | None, now_ms: int) -> bool:
-    """Whether a key that was entered at a time is forgotten.
-
-    Args:
-        time_ms: That time, in milliseconds since 1970.
-        ttl_ms: How long a key is remembered; None is for ever.
-        now_ms: The sink's time.
-    """
-    return ttl_ms is not None and time_ms + ttl_ms <= now_ms
 
 
 def groups_to_merge(runs: Sequence[HeldRun | RunFile], ttl_ms: int | None) -> list[tuple[int, ...]]:
@@ -456,7 +450,10 @@ def checked_kinds(
             raise ConfigError(
                 f"column {name!r} of type {_shown(data_type)} can be no key: keys are strings, binary, integers, "
                 "booleans, dates, timestamps and decimals of up to 38 digits",
-                hint=f"Cast it before, for instance to string; or name another column: {key_with(schema)}",
+                # What has parts is cast to text by no engine.
+                hint=f"Take a part of it; or name another column: {key_with(schema)}"
+                if pat.is_nested(data_type)
+                else f"Cast it before, for instance to string; or name another column: {key_with(schema)}",
             )
         kinds.append(kind)
     if options.keep != "any":
@@ -521,6 +518,10 @@ def _keep_by(options: Deduplicate, schema: pa.Schema) -> str:
 
 
 def _has_order(data_type: pa.DataType) -> bool:
+    if pat.is_dictionary(data_type) or pat.is_run_end_encoded(data_type):
+        return _has_order(cast("pa.DictionaryType[Any, Any]", data_type).value_type)
+    if pat.is_string_view(data_type) or pat.is_binary_view(data_type):
+        return True
     try:
         pc.array_sort_indices(pa.array([], data_type))
     except pa.ArrowNotImplementedError:
@@ -528,10 +529,23 @@ def _has_order(data_type: pa.DataType) -> bool:
     return not pat.is_nested(data_type)
 
 
+def _sortable(values: pa.Array[Any]) -> pa.Array[Any]:
+    """The same values in a form that Arrow sorts: it sorts no views, and no encoded columns."""
+    if pat.is_dictionary(values.type):
+        encoded = cast("pa.DictionaryArray[Any, Any]", values)
+        # Decoded by hand: Arrow does not decode views.
+        return _sortable(encoded.dictionary).take(encoded.indices)
+    if pat.is_run_end_encoded(values.type):
+        return _sortable(pc.run_end_decode(values))
+    if pat.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pat.is_binary_view(values.type) else values
+
+
 def _has_hashes(column: pa.Array[Any]) -> bool:
     try:
         hashes_of([column])
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True
 
@@ -568,30 +582,22 @@ def opened_runs(
 
 
 def check_runs(
-    settings: RestoreSettings, options: Deduplicate | None, storage: CheckpointStorage, seen: SeenKeys | None
+    settings: RestoreSettings, ttl_ms: int | None, storage: CheckpointStorage, seen: SeenKeys | None
 ) -> None:
     """Check the runs with a key that is not forgotten yet, each as a whole, and keep none: other processes look.
 
-    The arguments and errors are those of ``opened_runs``. Memory: as much as the largest run has.
+    The other arguments and the errors are those of ``opened_runs``. Memory: as much as the largest run has.
+
+    Args:
+        settings: The sink's, for messages.
+        ttl_ms: How long a key is remembered; None is for ever.
+        storage: Its checkpoints.
+        seen: Its keys; None if it has none.
     """
     with damage_told(settings.uid, settings.forget_command(storage.job)):
         _warn_of_clock(settings, storage.job, seen)
-        for file in needed_runs(seen, None if options is None else options.ttl_ms, settings.now_ms()):
+        for file in needed_runs(seen, ttl_ms, settings.now_ms()):
             check_run(storage, file)
-
-
-def needed_runs(seen: SeenKeys | None, ttl_ms: int | None, now_ms: int) -> tuple[RunFile, ...]:
-    """The runs with a key that is not forgotten yet: damage to another one must not keep a sink from its start.
-
-    Args:
-        seen: The keys so far; None if there are none.
-        ttl_ms: How long a key is remembered; None is for ever.
-        now_ms: What the clock says, in milliseconds since 1970.
-    """
-    if seen is None:
-        return ()
-    time_ms = max(seen.time_ms, now_ms)
-    return tuple(run for run in seen.runs if not is_expired(run.last_ms, ttl_ms, time_ms))
 
 
 def check_run(storage: CheckpointStorage, file: RunFile) -> None:
@@ -616,12 +622,13 @@ def _warn_of_clock(settings: RestoreSettings, job: str, seen: SeenKeys | None) -
 
 
 @contextmanager
-def damage_told(sink: str, forget_command: str) -> Iterator[None]:
+def damage_told(sink: str, forget_command: str, stands: str = "Nothing was changed.") -> Iterator[None]:
     """Say of damage to a run whose keys they are, and how the sink goes on without them.
 
     Args:
         sink: Its name.
         forget_command: What forgets its keys.
+        stands: What became of the sink.
 
     Raises:
         SnapshotCorrupt, SnapshotVersionError: What was raised inside, in these words.
@@ -639,7 +646,7 @@ def damage_told(sink: str, forget_command: str) -> Iterator[None]:
         raise SnapshotCorrupt(
             f"keys of sink {sink!r} cannot be read: {error.message}",
             hint=joined_hints(
-                error.hint or "Nothing was changed. Put the file back from a backup or a copy",
+                error.hint or f"{stands} Put the file back from a backup or a copy",
                 f"Without one, forget the keys, so that rows with them are written again: {forget_command}",
             ),
             path=error.path,

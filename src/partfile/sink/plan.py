@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from partfile.errors import OutcomeUnknown, SnapshotCorrupt
+from partfile.errors import OutcomeUnknown, SnapshotCorrupt, StoreError
 from partfile.sink.policies import number_in
 from partfile.sink.states import (
     OPERATOR,
@@ -15,6 +16,7 @@ from partfile.sink.states import (
     CoordinatorSnapshot,
     EncodedStagingFile,
     PendingPart,
+    RunFile,
     StreamPosition,
 )
 from partfile.snapshot.operator_state import assign
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.documents import OperatorState, StateHandle
     from partfile.snapshot.operator_state import OperatorStateStore
     from partfile.snapshot.state_file import States
-    from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.streams import CheckpointStreamFactory
 
 
@@ -296,13 +297,43 @@ def disposable(encoded: Iterable[EncodedStagingFile], oldest_retained_id: int) -
     return [staging_file for staging_file in encoded if staging_file.since <= oldest_retained_id]
 
 
-def with_copied_runs(state: SinkSnapshot, origin: CheckpointStorage, streams: CheckpointStreamFactory) -> SinkSnapshot:
-    """A state with the run files of its keys copied elsewhere; nothing names the copies yet.
+def is_expired(time_ms: int, ttl_ms: int | None, now_ms: int) -> bool:
+    """Whether a key that was entered at a time is forgotten.
+
+    Args:
+        time_ms: That time, in milliseconds since 1970.
+        ttl_ms: How long a key is remembered; None is for ever.
+        now_ms: The sink's time.
+    """
+    return ttl_ms is not None and time_ms + ttl_ms <= now_ms
+
+
+def needed_runs(seen: SeenKeys | None, ttl_ms: int | None, now_ms: int) -> tuple[RunFile, ...]:
+    """The runs with a key that is not forgotten yet: damage to another one is of no consequence.
+
+    Args:
+        seen: The keys so far; None if there are none.
+        ttl_ms: How long a key is remembered; None is for ever.
+        now_ms: What the clock says, in milliseconds since 1970; the sink's time never goes back (R8).
+    """
+    if seen is None:
+        return ()
+    time_ms = max(seen.time_ms, now_ms)
+    return tuple(run for run in seen.runs if not is_expired(run.last_ms, ttl_ms, time_ms))
+
+
+def with_copied_runs(
+    state: SinkSnapshot, read: Callable[[StateHandle], bytes], streams: CheckpointStreamFactory, now_ms: int
+) -> SinkSnapshot:
+    """A state with the run files of its keys copied elsewhere, but for those whose keys are all forgotten.
+
+    Nothing names the copies yet. Where one cannot be made, none is left.
 
     Args:
         state: The state.
-        origin: Where its run files are.
+        read: Reads a run file.
         streams: Take the copies.
+        now_ms: What the clock says, in milliseconds since 1970.
 
     Raises:
         SnapshotCorrupt: A run is missing or damaged.
@@ -310,14 +341,19 @@ def with_copied_runs(state: SinkSnapshot, origin: CheckpointStorage, streams: Ch
     seen = state.position.seen_keys
     if seen is None:
         return state
-    runs = tuple(
-        run
-        if run.handle.kind == "inline"
-        else run.model_copy(update={"handle": streams.keep(origin.read_bytes(run.handle), Scope.SHARED)})
-        for run in seen.runs
-    )
+    runs = list[RunFile]()
+    try:
+        for run in needed_runs(seen, seen.ttl_ms, now_ms):
+            is_file = run.handle.kind == "file"
+            handle = streams.keep(read(run.handle), Scope.SHARED) if is_file else run.handle
+            runs.append(run.model_copy(update={"handle": handle}))
+    except BaseException:
+        for run in runs:
+            with suppress(StoreError):
+                streams.discard(run.handle)
+        raise
     # What other checkpoints still need is not the copy's to delete.
-    copied = seen.model_copy(update={"runs": runs, "unneeded": ()})
+    copied = seen.model_copy(update={"runs": tuple(runs), "unneeded": ()})
     return replace(state, position=state.position.model_copy(update={"seen_keys": copied}))
 
 

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from partfile.sink.settings import RestoreSettings
     from partfile.sink.states import StreamPosition
     from partfile.snapshot.checkpoint_log import LogEnd
-    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
+    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef, StateHandle
     from partfile.snapshot.storage import Pointer
     from partfile.stores.base import MetadataStore, Store
 
@@ -295,13 +295,19 @@ class Restore:
         if location is None or all(path.startswith(f"{SHARED}/") for path in files):
             return state
         pointer = pointer_to(location)
-        with self._opened(location, pointer.parent) as store, _named(location):
+        with self._opened(location, pointer.parent) as store:
             savepoint = CheckpointStorage(store, pointer.directory)
-            try:
-                return plan.with_copied_runs(state, savepoint, self._storage.stream_factory(checkpoint_id))
-            except SnapshotCorrupt as error:
-                error.hint = joined_hints(error.hint, _RUN_OF_SAVEPOINT_HINT)
-                raise
+
+            def read(handle: StateHandle) -> bytes:
+                with _named(location):
+                    try:
+                        return savepoint.read_bytes(handle)
+                    except SnapshotCorrupt as error:
+                        error.hint = _RUN_OF_SAVEPOINT_HINT
+                        raise
+
+            streams = self._storage.stream_factory(checkpoint_id)
+            return plan.with_copied_runs(state, read, streams, self._settings.now_ms())
 
     def _check_unused(self) -> None:
         """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt, joined_hints
+from partfile.sink.plan import needed_runs
 from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
 from partfile.sink.states import ClosedStagingFile, OpenPart
 from partfile.snapshot.documents import HASH_VERSION
@@ -102,8 +103,11 @@ def adds_nothing(later: SinkSnapshot, point: SinkSnapshot) -> bool:
 def _stand_alike(one: SinkSnapshot, other: SinkSnapshot) -> bool:
     first, second = one.position, other.position
     # Keys that were forgotten are as if there had been none, whatever rows came or did not come since.
+    both = [seen for seen in (first.seen_keys, second.seen_keys) if seen is not None]
+    time_ms = max((seen.time_ms for seen in both), default=0)
     keys = [
-        (seen.columns, bool(seen.runs)) if seen is not None else None for seen in (first.seen_keys, second.seen_keys)
+        (seen.columns, bool(needed_runs(seen, seen.ttl_ms, time_ms))) if seen is not None else None
+        for seen in (first.seen_keys, second.seen_keys)
     ]
     stands = [(position.chain, position.query, position.user_position) for position in (first, second)]
     return stands[0] == stands[1] and keys[0] == keys[1]
@@ -600,14 +604,12 @@ def check_same_keys(
     if seen is None or (options is not None and (options.columns, HASH_VERSION) == (seen.columns, seen.hash_version)):
         return
     asked = "does not deduplicate" if options is None else f"deduplicates by {list(options.columns)}"
-    way_out = "or forget the keys, so that rows with them are written again"
-    if restore_from is not None:
-        way_out = "then, to go on otherwise, forget the keys once the sink goes on from there"
+    when = "" if restore_from is None else "once the sink goes on from there, "
     raise CheckpointMismatch(
         f"sink {settings.uid!r} holds keys of {list(seen.columns)} (hash version {seen.hash_version}), and this run "
         f"{asked}",
-        hint=f"Nothing was changed. Deduplicate by {list(seen.columns)} again; {way_out}: "
-        f"{settings.forget_command(job)}",
+        hint=f"Nothing was changed. Deduplicate by {list(seen.columns)} again; or, {when}forget the keys, so that rows "
+        f"with them are written again: {settings.forget_command(job)}",
     )
 
 

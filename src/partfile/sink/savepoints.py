@@ -76,9 +76,10 @@ class ReservedSavepoint:
         if state.position.seen_keys is not None:
             from partfile.sink.deduplicate import damage_told  # noqa: PLC0415 - few sinks have keys.
 
-            told = damage_told(self.settings.uid, self.settings.forget_command(coordinator.job))
+            stands = "There is no savepoint."
+            told = damage_told(self.settings.uid, self.settings.forget_command(coordinator.job), stands)
             with coordinator.fence_told(), told:
-                state = with_copied_runs(state, coordinator.storage, streams)
+                state = with_copied_runs(state, coordinator.storage.read_bytes, streams, now_ms)
         handle = write_operator_state(state.to_states(), streams)
         complete_savepoint(
             self.store,

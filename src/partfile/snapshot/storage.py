@@ -340,7 +340,8 @@ def _mapped_whole(file: BinaryIO, handle: FileHandle) -> mmap.mmap | None:
     _CHECKED.pop(told, None)
     _CHECKED[told] = None
     if len(_CHECKED) > _MOST_CHECKED:
-        del _CHECKED[next(iter(_CHECKED))]
+        # Another thread may have been faster.
+        _CHECKED.pop(next(iter(_CHECKED), told), None)
     return data
 
 

@@ -103,7 +103,7 @@ class Driver:
         self._runtime.close()
 
     def _check_keys(self, seen: SeenKeys | None) -> None:
-        check_runs(self._settings, self._settings.deduplicate, self._runtime.storage, seen)
+        check_runs(self._settings, None, self._runtime.storage, seen)
 
     def _batch(self, batch: int) -> None:
         job, coordinator = self._job, self._runtime.coordinator

@@ -11,7 +11,9 @@ from pydantic import Field
 
 from partfile.errors import ConfigError, NotFound, SnapshotError
 from partfile.recovery.documents import Json
+from partfile.sink.clock import system_clock_ms
 from partfile.sink.newest_state import is_retained, made_of_newest, newest_state
+from partfile.sink.plan import needed_runs
 from partfile.sink.settings import forget_command
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.storage import CheckpointStorage
@@ -41,7 +43,7 @@ class RunReport(Json):
     expires_ms: int | None
     """When the whole run falls, with the next checkpoint after it; null for never."""
     problem: str
-    """Why no start can use it; empty if it is whole."""
+    """Why no start can use it; empty if it is whole, or if its keys are all forgotten."""
     hint: str
     """Advice for the operator; empty without a problem."""
 
@@ -130,8 +132,10 @@ def _report(storage: CheckpointStorage, place: Place, job: Job, step: Callable[[
         if seen is None:
             return None
         runs = []
+        needed = needed_runs(seen, seen.ttl_ms, system_clock_ms())
         for run in seen.runs:
-            runs.append(_run_report(run, storage, seen.ttl_ms, _damage(run, storage, newest, _forget(place, job))))
+            damage = _damage(run, storage, newest, _forget(place, job)) if run in needed else None
+            runs.append(_run_report(run, storage, seen.ttl_ms, damage))
             step(1)
         return KeysReport(
             uid=job.uid,

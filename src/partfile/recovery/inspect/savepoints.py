@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from partfile.errors import SnapshotCorrupt, SnapshotError
+from partfile.errors import NotApplied, SnapshotCorrupt, SnapshotError, SnapshotVersionError
 from partfile.recovery.documents import Json
 from partfile.sink import plan
+from partfile.sink.clock import system_clock_ms
+from partfile.sink.states import OPERATOR
 from partfile.snapshot.documents import FileHandle, handles_of
 from partfile.snapshot.savepoints import read_savepoint, savepoints_in
 from partfile.snapshot.storage import CheckpointStorage, pointer_to
@@ -18,7 +20,7 @@ from partfile.stores.registry import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.sink.states import RunFile
+    from partfile.sink.states import RunFile, SeenKeys
     from partfile.snapshot.savepoints import FoundSavepoint, SavepointMetadata
     from partfile.stores.base import Store
 
@@ -39,7 +41,7 @@ class SavepointEntry(Json):
     ends_the_job: bool | None
     """Whether the sink was stopped with it."""
     problem: str
-    """Why it cannot be restored; empty if each of its files is there. ``savepoint show`` reads all of them."""
+    """Why it cannot be restored; empty if nothing is known. Only ``savepoint show`` reads its runs of keys."""
 
 
 class SavepointList(Json):
@@ -80,6 +82,8 @@ class SavepointReport(Json):
     """Keys of rows in it, where the sink deduplicates; else 0."""
     problem: str
     """Why it cannot be restored; empty if it can."""
+    hint: str
+    """Advice for the operator; empty without a problem."""
 
 
 def savepoints_at(
@@ -92,22 +96,27 @@ def savepoints_at(
         storage_options: What its store is opened with.
         uid: Only those of this sink and its writers, or of one writer, and those that do not say; None is all.
     """
+
+    def is_asked_for(found: FoundSavepoint) -> bool:
+        job = found.metadata.job if found.metadata else None
+        return uid is None or job is None or uid in {job, job.partition("~")[0]}
+
     with open_store(directory, storage_options, create_base=False) as store:
-        found = [_entry(store, directory, one) for one in savepoints_in(store)]
-    return [one for one in found if uid is None or one.job is None or uid in {one.job, one.job.partition("~")[0]}]
+        return [_entry(store, directory, found) for found in savepoints_in(store) if is_asked_for(found)]
 
 
 def savepoint_report(location: str, storage_options: Mapping[str, object]) -> SavepointReport:
-    """What a savepoint holds; reads all of it.
+    """What a savepoint holds; reads all of it that a restore needs.
 
     Raises:
         NotFound: There is no complete savepoint.
         SnapshotCorrupt: Its metadata cannot be read.
+        StoreError: The store cannot be read.
     """
     pointer = pointer_to(location)
     with open_store(pointer.parent, storage_options, create_base=False) as store:
         held = read_savepoint(store, pointer.directory)
-        keys, problem = _looked_at(held, CheckpointStorage(store, pointer.directory), _check_run)
+        seen, problem = _looked_at(held, CheckpointStorage(store, pointer.directory), _check_run)
     return SavepointReport(
         location=location,
         savepoint_id=held.savepoint_id,
@@ -118,15 +127,25 @@ def savepoint_report(location: str, storage_options: Mapping[str, object]) -> Sa
         ends_the_job=held.ends_the_job,
         operators=tuple(sorted(held.operators)),
         state_bytes=sum(handle.size_bytes for handle in handles_of(held.operators)),
-        keys=keys,
-        problem=problem,
+        keys=0 if seen is None else sum(run.keys for run in seen.runs),
+        problem="" if problem is None else problem.message,
+        hint="" if problem is None else _hint(problem),
+    )
+
+
+def _hint(problem: SnapshotError) -> str:
+    if isinstance(problem, SnapshotVersionError):
+        return problem.hint
+    return (
+        "Put the file back from a copy of the savepoint: until then no sink can begin with it. See which others there "
+        "are: partfile savepoint list DIR"
     )
 
 
 def _entry(store: Store, directory: str, found: FoundSavepoint) -> SavepointEntry:
     held, problem = found.metadata, found.problem
     if held is not None:
-        _, problem = _looked_at(held, CheckpointStorage(store, found.directory), partial(_check_is_there, store))
+        problem = _problem_of(store, held, CheckpointStorage(store, found.directory))
     return SavepointEntry(
         directory=found.directory,
         location=f"{directory.rstrip('/')}/{found.directory}",
@@ -138,19 +157,28 @@ def _entry(store: Store, directory: str, found: FoundSavepoint) -> SavepointEntr
     )
 
 
+def _problem_of(store: Store, held: SavepointMetadata, storage: CheckpointStorage) -> str:
+    try:
+        _, problem = _looked_at(held, storage, partial(_check_is_there, store))
+    except NotApplied as error:
+        # What may not be read is no reason to hide the others.
+        return error.message
+    return "" if problem is None else problem.message
+
+
 def _looked_at(
     held: SavepointMetadata, storage: CheckpointStorage, check: Callable[[CheckpointStorage, RunFile], None]
-) -> tuple[int, str]:
-    """How many keys a savepoint holds, and why it cannot be restored; empty if it can."""
-    keys = 0
+) -> tuple[SeenKeys | None, SnapshotError | None]:
+    """The keys that a savepoint holds, and why it cannot be restored; None if it can."""
+    seen = None
     try:
-        seen = plan.restored_state(held.operators, storage.read_state).position.seen_keys
-        for run in () if seen is None else seen.runs:
-            keys += run.keys
+        if OPERATOR in held.operators:
+            seen = plan.restored_state(held.operators, storage.read_state).position.seen_keys
+        for run in plan.needed_runs(seen, None if seen is None else seen.ttl_ms, system_clock_ms()):
             check(storage, run)
     except SnapshotError as error:
-        return keys, error.message
-    return keys, ""
+        return seen, error
+    return seen, None
 
 
 def _check_is_there(store: Store, storage: CheckpointStorage, run: RunFile) -> None:

@@ -27,6 +27,8 @@ from partfile.recovery.inspect.checkpoints import doubtful_ids, holes, is_deleti
 from partfile.recovery.inspect.files import FileKind, is_of, read_base
 from partfile.recovery.inspect.places import no_sink_at, odd_entries
 from partfile.recovery.inspect.tree import all_files, missing_parts, read_tree, readable_files
+from partfile.sink.clock import system_clock_ms
+from partfile.sink.plan import needed_runs
 from partfile.snapshot import documents
 from partfile.snapshot.documents import FileHandle
 from partfile.stores.checksums import crc32_of
@@ -295,18 +297,25 @@ def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
         seen = state.position.seen_keys
         if seen is None or checkpoint_id in doubtful:
             continue
-        from partfile.sink.deduplicate import opened_run  # noqa: PLC0415 - few sinks have runs, and numpy takes long.
+        from partfile.sink.deduplicate import check_run  # noqa: PLC0415 - few sinks have runs, and numpy takes long.
 
-        for run in set(seen.runs) - checked:
+        needed = needed_runs(seen, seen.ttl_ms, system_clock_ms())
+        for run in seen.runs:
+            if run in checked:
+                continue
             checked.add(run)
             try:
-                opened_run(log.storage, run)
+                check_run(log.storage, run)
             except SnapshotError as problem:
                 if not log.storage.store.file_exists(log.storage.path(documents.metadata_path(checkpoint_id))):
                     break
                 path = run.handle.path if isinstance(run.handle, FileHandle) else None
-                is_needed = log.newest is None or checkpoint_id == log.newest.checkpoint.checkpoint_id
-                make, hint = (error, _run_hint(log.job, problem)) if is_needed else (note, _OLD_RUN_HINT)
+                is_newest = log.newest is None or checkpoint_id == log.newest.checkpoint.checkpoint_id
+                make, hint = note, _OLD_RUN_HINT
+                if run not in needed:
+                    hint = "Its keys are all forgotten, so no start needs it. See which: partfile state PATH"
+                elif is_newest:
+                    make, hint = error, _run_hint(log.job, problem)
                 yield make(
                     "run-file",
                     problem.message,
@@ -327,8 +336,8 @@ def _run_hint(job: Job, problem: SnapshotError) -> str:
 
 
 _OLD_RUN_HINT = (
-    "The newest checkpoint does not need it, so the sink goes on without it. Going back to this one needs it: put it "
-    "back from a copy for that. It is told until this checkpoint is deleted."
+    "The newest checkpoint does not need it, so the sink goes on without it. A sink that goes back to this one needs "
+    "it: put it back from a copy for that. See how long this checkpoint stays: partfile checkpoints PATH"
 )
 
 

@@ -21,11 +21,11 @@ from partfile.sink.deduplicate import (
     KnownKeys,
     groups_to_merge,
     held_run,
-    is_expired,
     kept_run,
     rows_of,
     unneeded_since,
 )
+from partfile.sink.plan import is_expired
 from partfile.sink.policies import Latest
 from partfile.sink.states import RunFile, SeenKeys
 from partfile.snapshot.documents import HASH_VERSION, FileHandle

@@ -895,7 +895,8 @@ class SparkStream:
         settings = self._settings
         check_same_keys(settings, runtime.job, seen, settings.deduplicate, settings.restore_from)
         if reads_runs:
-            check_runs(settings, settings.deduplicate, runtime.storage, seen)
+            ttl_ms = None if settings.deduplicate is None else settings.deduplicate.ttl_ms
+            check_runs(settings, ttl_ms, runtime.storage, seen)
 
     def _note(self, coordinator: SinkCoordinator) -> None:
         """Take in which epoch a coordinator has begun, or the takeovers by which it may have begun one."""
