@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from support.processes.command_line import told
-from support.spark.streams import Once, expected, ids_by_duckdb, make_sink, stream, write_source
+from support.spark.drivers import copy_checkpoint
+from support.spark.streams import Once, expected, ids_by_duckdb, make_sink, run_without_end, stream, write_source
 
 if TYPE_CHECKING:
     import random
@@ -293,6 +295,34 @@ def test_a_task_that_is_tried_again_writes_its_keys_once(spark: SparkSession, tm
     assert (tmp_path / "flag").exists()
     assert ids_by_duckdb(base) == expected(last)
     told("clean", base, "--older-than", "0s", "--apply", "--delete")
+    assert "errors=0" in told("verify", base)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_going_back_brings_keys_and_files_back_together(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys that came after the checkpoint count as new, and those before it as duplicates; parts are cut back to it.
+
+    Spark's own checkpoint is put back to the same batch.
+    """
+    base, last = tmp_path / "out", rows_again(tmp_path / "source", 4)
+    progress: list[pf.BatchProgress] = []
+    make = partial(make_sink, base, deduplicate=BY_ID, retained_checkpoints=9, on_progress=progress.append, **IN_FILES)
+
+    def then(batch_id: int) -> None:
+        if batch_id == 1:
+            copy_checkpoint(tmp_path / "spark", tmp_path / "before")
+
+    run_without_end(make(), stream(spark, tmp_path / "source"), str(tmp_path / "spark"), then)
+    (chosen,) = (one.checkpoint_id for one in progress if one.batch_id == 1)
+    back = ("--restore-from", base / "_partfile" / "numbers" / f"chk-{chosen}", "--accept-newer")
+    told("recover", base, *back, "--apply", "--fence")
+    assert ids_by_duckdb(base) == expected(40)
+    progress.clear()
+    run(make(), stream(spark, tmp_path / "source"), tmp_path, checkpoint="before")
+    assert ids_by_duckdb(base) == expected(last)
+    written = {one.batch_id: (one.rows, one.duplicates) for one in progress if one.rows}
+    assert written == {2: (10, 20), 3: (10, 20)}
     assert "errors=0" in told("verify", base)
 
 

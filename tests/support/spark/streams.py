@@ -24,6 +24,8 @@ from partfile.sink.operator import SinkOperator
 from partfile.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
 
 
@@ -94,14 +96,24 @@ def run(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
         query.awaitTermination()
 
 
-def run_without_end(sink: pf.FileSink, df: DataFrame, checkpoint: str) -> None:
-    """Stream everything that is there, and leave the sink as a driver does that dies: what is open stays open."""
+def run_without_end(
+    sink: pf.FileSink, df: DataFrame, checkpoint: str, then: Callable[[int], None] = lambda _batch_id: None
+) -> None:
+    """Stream everything that is there, and leave the sink as a driver does that dies: what is open stays open.
+
+    Args:
+        sink: To it.
+        df: The stream.
+        checkpoint: Of Spark.
+        then: Called with the number of each batch when the sink has written it.
+    """
 
     def batch(rows: DataFrame, batch_id: int) -> None:
         sink.foreach_batch(rows, batch_id)
         watch = sink._spark_stream()._watch
         assert watch is not None
         watch.is_dismissed = True
+        then(batch_id)
 
     writer = df.writeStream.foreachBatch(batch)
     writer.option("checkpointLocation", checkpoint).trigger(**NOW).start().awaitTermination()
