@@ -194,6 +194,34 @@ def test_only_jobs_with_something_to_clean_are_taken_over() -> None:
     assert plan_cleaning(immovable, found, ()).logs == ()
 
 
+@pytest.mark.parametrize(
+    ("older_than_s", "modified_at_ms", "is_taken"),
+    [
+        (60, NEWEST_MS - 1, True),
+        (60, NEWEST_MS, False),
+        (500_000, NOW_MS - 500_000_001, True),
+        (500_000, NOW_MS - 500_000_000, False),
+        (500_000, NEWEST_MS - 1, False),
+    ],
+)
+def test_a_run_file_goes_by_its_age_and_by_that_of_the_newest_checkpoint(
+    older_than_s: float, modified_at_ms: int, *, is_taken: bool
+) -> None:
+    """One of a task that answers late is named by no checkpoint yet; one that a checkpoint names is never taken."""
+    run = StoredFile(path=f"life/shared/{'0' * 32}.state", size=1, modified_at_ms=modified_at_ms)
+    job = replace(job_of([checkpoint(1, after=None)]), shared=(run,))
+    facts = CleaningFacts(
+        options=CleaningOptions(older_than_s=older_than_s),
+        now_ms=NOW_MS,
+        jobs=(job,),
+        owns_base=True,
+        moves={"base": True, "checkpoints": True},
+    )
+    assert gone(plan_cleaning(facts, (), ())) == ({run.path: "run file"} if is_taken else {})
+    named = replace(facts, jobs=(replace(job, runs=frozenset({run.path})),))
+    assert gone(plan_cleaning(named, (), ())) == {}
+
+
 def test_a_temporary_file_of_the_base_is_a_day_old_at_least() -> None:
     """A sink that keeps its checkpoints elsewhere may be about to name it; where that is known, it is never taken."""
     facts = CleaningFacts(

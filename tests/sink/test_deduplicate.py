@@ -26,13 +26,16 @@ import pytest
 import partfile as pf
 from partfile.cli.exit_codes import FINDINGS
 from partfile.errors import CheckpointMismatch, ConfigError, NotApplied, PartfileError, SnapshotCorrupt
-from partfile.sink import deduplicate
+from partfile.sink import deduplicate, restore_rules
 from partfile.sink.newest_state import newest_state
+from partfile.sink.plan import restored_state
 from partfile.sink.publish import Publisher
-from partfile.sink.states import SeenKeys
+from partfile.sink.states import OPERATOR, SeenKeys
 from partfile.snapshot import run_file
-from partfile.snapshot.documents import FileHandle
+from partfile.snapshot.documents import HASH_VERSION, FileHandle
+from partfile.snapshot.operator_state import restored_operators
 from partfile.snapshot.run_file import run_of
+from partfile.snapshot.savepoints import read_savepoint
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
@@ -396,6 +399,21 @@ def test_other_keys_are_refused_at_the_start(tmp_path: Path, dedup: Any) -> None
     assert ids_in(tmp_path) == Counter({"a": 2})
 
 
+def test_keys_that_are_hashed_otherwise_are_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before there is a takeover: none of them would be found, and each row would be written again."""
+    with sink_at(tmp_path).local(schema=SCHEMA) as out:
+        out.write(rows_with("a"))
+    before = everything(tmp_path)
+    monkeypatch.setattr(restore_rules, "HASH_VERSION", HASH_VERSION + 1)
+    says = rf"keys of \['id'\] \(hash version {HASH_VERSION}\)"
+    with pytest.raises(CheckpointMismatch, match=says) as raised, sink_at(tmp_path).local():
+        pass
+    assert raised.value.hint.endswith(f"partfile state {tmp_path} --uid d --forget")
+    assert everything(tmp_path) == before
+
+
 def test_a_sink_may_begin_to_deduplicate(tmp_path: Path) -> None:
     """It knows no key of the rows before."""
     with pf.FileSink(tmp_path, uid="d", format="json").local(schema=SCHEMA) as out:
@@ -486,6 +504,21 @@ def test_the_cleaner_leaves_the_runs_of_each_retained_checkpoint(tmp_path: Path)
     assert len(run_files(tmp_path)) == 2
     assert merged in {f"shared/{path.name}" for path in run_files(tmp_path)}
     assert broken_invariants(tmp_path) == []
+
+
+def test_the_cleaner_leaves_the_runs_that_the_next_checkpoint_is_going_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old they may be by its options, they are younger than the newest checkpoint."""
+    monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 10)
+    with sink_at(tmp_path, **ALL_IN_FILES).local() as out:
+        out.write(pa.table({"id": list(range(100))}))
+        assert run_files(tmp_path)
+        assert "run file" not in {item.kind for item in planned_cleaning(tmp_path).items}
+        out.checkpoint()
+        assert {f"shared/{path.name}" for path in run_files(tmp_path)} == {
+            run.handle.path for run in seen_keys(tmp_path).runs if run.handle.kind == "file"
+        }
 
 
 def test_runs_of_other_times_are_not_merged(tmp_path: Path) -> None:
@@ -755,6 +788,23 @@ def test_a_savepoint_has_the_keys(tmp_path: Path) -> None:
     assert broken_invariants(tmp_path / "new") == []
 
 
+def test_a_savepoint_lists_no_files_that_its_log_does_not_need(tmp_path: Path) -> None:
+    """They are the log's to delete: neither the savepoint names them nor a sink that begins with it."""
+    with sink_at(tmp_path / "out", retained_checkpoints=9, **ALL_IN_FILES).local(schema={"id": "int64"}) as out:
+        for first in (0, 10, 20):
+            out.write(pa.table({"id": list(range(first, first + 10))}))
+            out.checkpoint()
+        saved = Path(out.savepoint(tmp_path / "saved"))
+    assert seen_keys(tmp_path / "out").unneeded
+    with open_store(str(saved.parent), {}) as store:
+        operators = restored_operators(read_savepoint(store, saved.name).operators, {OPERATOR})
+        state = restored_state(operators, CheckpointStorage(store, saved.name).read_state)
+    assert state.position.seen_keys is not None
+    assert state.position.seen_keys.unneeded == ()
+    with sink_at(tmp_path / "new", restore_from=saved, **ALL_IN_FILES).local():
+        assert seen_keys(tmp_path / "new").unneeded == ()
+
+
 def test_a_savepoint_without_one_of_its_runs_is_refused(tmp_path: Path) -> None:
     """Nothing is begun with it."""
     out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
@@ -852,6 +902,56 @@ def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
         assert out.checkpoint().duplicates == 1
     assert ids_in(tmp_path) == Counter("abcd")
     assert broken_invariants(tmp_path) == []
+
+
+def damage_newest(base: Path) -> None:
+    """Cut the newest checkpoint, so that no start can read it."""
+    newest = max(base.glob("_partfile/d/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))
+    newest.write_bytes(newest.read_bytes()[:-9])
+
+
+def test_going_back_over_damage_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
+    """Those of the checkpoint that is gone back to, for nothing of the newest one can be read."""
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
+    make = partial(sink_at, tmp_path, rolling=rolling, retained_checkpoints=9, **ALL_IN_FILES)
+
+    def crash() -> None:
+        out = make().local(schema=SCHEMA).open()
+        for one in "abc":
+            out.write(rows_with(one))
+            out.checkpoint()
+        os._exit(0)
+
+    assert in_child(crash) == 0
+    damage_newest(tmp_path)
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
+    with make().local(schema=SCHEMA) as out:
+        out.write(rows_with("a", "b", "c", "d"))
+        assert out.checkpoint().duplicates == 1
+    assert ids_in(tmp_path) == Counter("abcd")
+
+
+def test_going_back_over_damage_keeps_the_runs_of_each_checkpoint(tmp_path: Path) -> None:
+    """A run that the older checkpoint did not need any more is named again by one in between."""
+    make = partial(sink_at, tmp_path, **ALL_IN_FILES)
+    with make(retained_checkpoints=20).local(schema={"id": "int64"}) as out:
+        for first, last in ((0, 100), (100, 130), (130, 300)):
+            out.write(pa.table({"id": list(range(first, last))}))
+            newest = out.checkpoint().checkpoint_id
+    assert seen_keys(tmp_path).unneeded
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / f"chk-{newest - 1}")
+    with make(retained_checkpoints=20).local() as out:
+        out.write(pa.table({"id": [1000]}))
+        between = out.checkpoint().checkpoint_id
+        out.write(pa.table({"id": [1001]}))
+    damage_newest(tmp_path)
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / f"chk-{newest}")
+    with make(retained_checkpoints=7).local() as out:
+        out.write(pa.table({"id": [2000]}))
+    go_back(tmp_path, tmp_path / "_partfile" / "d" / f"chk-{between}")
+    with make(retained_checkpoints=7).local() as out:
+        out.write(pa.table({"id": [0, 1000, 299]}))
+        assert out.checkpoint().duplicates == 2
 
 
 def test_a_fenced_driver_takes_no_run_that_a_rollback_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,19 @@ def test_files_of_an_aborted_checkpoint_go_when_the_engine_has_replaced_them(job
     job.check(second, bytes_of(job.backend))
 
 
+@pytest.mark.item("RI-03")
+def test_a_file_stays_while_another_checkpoint_may_still_be_acknowledged(job: Job) -> None:
+    """One of the two that name it was aborted, and the engine has replaced it; the other one can be restored."""
+    aborted, under_way = job.snapshot(1), job.snapshot(2)
+    assert job.shared(under_way) == job.shared(aborted)
+    expected = bytes_of(job.backend)
+    job.strategy.abort(1)
+    job.change(2)
+    merged(job.backend)
+    assert not job.shared(job.snapshot(3)) & job.shared(under_way)
+    job.check(under_way, expected)
+
+
 @pytest.mark.item("RI-03", "RI-11")
 def test_a_checkpoint_under_way_keeps_its_files_whatever_is_told_late(job: Job, rng: random.Random) -> None:
     """Several at a time, which the subtask hears about late or never, as their coordinator deletes what it may."""
