@@ -410,6 +410,7 @@ def test_keys_that_are_hashed_otherwise_are_refused_at_the_start(
     says = rf"keys of \['id'\] \(hash version {HASH_VERSION}\)"
     with pytest.raises(CheckpointMismatch, match=says) as raised, sink_at(tmp_path).local():
         pass
+    assert "the version of partfile that wrote them" in raised.value.hint
     assert raised.value.hint.endswith(f"partfile state {tmp_path} --uid d --forget")
     assert everything(tmp_path) == before
 

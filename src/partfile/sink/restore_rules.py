@@ -603,13 +603,17 @@ def check_same_keys(
     """
     if seen is None or (options is not None and (options.columns, HASH_VERSION) == (seen.columns, seen.hash_version)):
         return
-    asked = "does not deduplicate" if options is None else f"deduplicates by {list(options.columns)}"
+    asked, again = "does not deduplicate", f"Deduplicate by {list(seen.columns)} again"
+    if options is not None:
+        asked = f"deduplicates by {list(options.columns)} (hash version {HASH_VERSION})"
+    if seen.hash_version != HASH_VERSION:
+        again = "Go on with the version of partfile that wrote them"
     when = "" if restore_from is None else "once the sink goes on from there, "
     raise CheckpointMismatch(
         f"sink {settings.uid!r} holds keys of {list(seen.columns)} (hash version {seen.hash_version}), and this run "
         f"{asked}",
-        hint=f"Nothing was changed. Deduplicate by {list(seen.columns)} again; or, {when}forget the keys, so that rows "
-        f"with them are written again: {settings.forget_command(job)}",
+        hint=f"Nothing was changed. {again}; or, {when}forget the keys, so that rows with them are written again: "
+        f"{settings.forget_command(job)}",
     )
 
 
