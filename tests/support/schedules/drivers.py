@@ -15,8 +15,9 @@ from partfile.sink.deduplicate import check_runs
 from partfile.sink.layout import SubtaskContext
 from partfile.sink.operator import SinkOperator
 from partfile.sink.spark.distinct import TaskKeys, key_plan
-from partfile.sink.states import assigned_to
+from partfile.sink.states import SubtaskSnapshot, assigned_to
 from partfile.snapshot.key_hash import hashes_of
+from partfile.snapshot.operator_state import write_operator_state
 from partfile.snapshot.storage import open_storage
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from partfile.sink.file_sink import FileSink
     from partfile.sink.spark.distinct import KeyAnswer, KeyPlan
-    from partfile.sink.states import SeenKeys, SubtaskSnapshot
+    from partfile.sink.states import SeenKeys
+    from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.storage import CheckpointStorage
     from partfile.stores.base import Store
     from partfile.stores.local.posix import PosixCalls
@@ -56,13 +58,21 @@ class Surroundings(Protocol):
         """A sink on the base."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a task answers; where the sink deduplicates, its state lies beside the checkpoint, in a file."""
+
+    state: SubtaskSnapshot | StateHandle | None
+    keys: KeyAnswer | None
+
+
 @dataclass
 class Submission:
     """One run of a batch by a driver: what its tasks have answered, by subtask."""
 
     keys: KeyPlan | None
     """What its tasks do about keys; None if the sink does not deduplicate."""
-    answers: dict[int, tuple[SubtaskSnapshot, KeyAnswer | None]] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
     attempts: Counter[int] = field(default_factory=Counter)
     running: Counter[int] = field(default_factory=Counter)
     damage: SnapshotCorrupt | None = None
@@ -128,9 +138,21 @@ class Driver:
         answers = [submission.answers[subtask] for subtask in range(subtasks)]
         changed: dict[str, object] = {"user_position": batch}
         if keys is not None:
-            changed["seen_keys"] = keys.after([key for _, key in answers if key is not None], pending.checkpoint_id)
+            told = [answer.keys for answer in answers if answer.keys is not None]
+            changed["seen_keys"] = keys.after(told, pending.checkpoint_id)
         stands = coordinator.state.position.model_copy(update=changed)
-        coordinator.complete(pending, [snapshot for snapshot, _ in answers], stands, job.now_ms)
+        try:
+            snapshots = [self._snapshot(subtask, answer) for subtask, answer in enumerate(answers)]
+        except SnapshotCorrupt:
+            # A rival deletes its checkpoints, and what lies beside one of the same id.
+            coordinator.check_fence()
+            raise
+        coordinator.complete(pending, snapshots, stands, job.now_ms)
+
+    def _snapshot(self, subtask: int, answer: Answer) -> SubtaskSnapshot:
+        if isinstance(answer.state, SubtaskSnapshot):
+            return answer.state
+        return SubtaskSnapshot.from_states(subtask, self._runtime.storage.read_state(answer.state))
 
     def _storage(self, actor: Actor) -> CheckpointStorage:
         settings = self._job.sink(actor.calls).settings
@@ -159,8 +181,11 @@ class Driver:
                 snapshot = operator.snapshot(checkpoint_id)
                 operator.close()
                 # After the parts are durable, as a task of Spark's does (R9).
-                answer = None if keys is None else keys.answer(subtask, checkpoint_id)
-                submission.answers.setdefault(subtask, (snapshot, answer))
+                answer = Answer(snapshot, None)
+                if keys and storage:
+                    state = write_operator_state(snapshot.to_states(), storage.stream_factory(checkpoint_id))
+                    answer = Answer(state, keys.answer(subtask, checkpoint_id))
+                submission.answers.setdefault(subtask, answer)
             except StoreError:
                 # The attempt has failed, and the engine makes another one.
                 operator.close()

@@ -59,7 +59,8 @@ class ModelJob:
         seed: Of everything that is drawn.
         batches: How many there are.
         is_staged: Whether its parts are staged Parquet.
-        is_distinct: Whether the sinks deduplicate; then each row comes again in its batch and in the two after it.
+        is_distinct: Whether the sinks deduplicate; then each row comes again in its batch and in the two after it, and
+            runs of keys and the states of tasks are files.
         has_consumer: Whether a consumer takes each finished file the instant it is visible; the sinks are told so.
     """
 

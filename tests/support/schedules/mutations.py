@@ -377,10 +377,16 @@ def cleaner_takes_every_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clean, "run_paths", lambda _state: [])
 
 
+def what_a_rival_has_deleted_is_damage(patch: pytest.MonkeyPatch) -> None:
+    """A driver that misses a run, or the state of one of its tasks, does not look whether it was taken over."""
+    patch.setattr(SinkCoordinator, "check_fence", lambda _self: None)
+
+
 DISTINCT_MUTATIONS: dict[Mutation, int] = {
-    cleaner_takes_every_run: 9,
-    keys_forgotten_by_a_start: 1,
+    cleaner_takes_every_run: 20,
+    keys_forgotten_by_a_start: 0,
     keys_of_a_task_lost: 0,
     runs_deleted_at_once: 0,
+    what_a_rival_has_deleted_is_damage: 0,
 }
 """Each with the first seed whose schedule of a sink that deduplicates finds it; see ``MUTATIONS``."""
