@@ -16,6 +16,7 @@ import pyarrow.dataset
 import pytest
 
 from support.hdfs.life import taken_by
+from support.spark.distinct_life import write_files_again
 from support.spark.drivers import FIRST_GUESS_S, ROWS_A_FILE, Chaos, Driver, Relay, copy_checkpoint
 from support.spark.hdfs import Consumer, ids_on_hdfs
 from support.spark.streams import BUCKETS, expected, ids_by_duckdb, write_source
@@ -141,21 +142,26 @@ def assert_read_by_everyone(cluster: HdfsCluster, base: str, copy: Path, rows: i
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("is_taken", [False, True], ids=["files stay", "files are taken"])
+@pytest.mark.parametrize("form", ["files stay", "files are taken", "rows come again"])
 def test_two_drivers_on_one_uid_make_one_history(
-    hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path, rng: random.Random, is_taken: bool
+    hdfs: HdfsCluster, hdfs_directory: str, tmp_path: Path, rng: random.Random, form: str
 ) -> None:
     """A second driver takes over while the first one sleeps anywhere in a batch: the first is fenced when it wakes.
 
-    Beside a consumer the second has published, and the consumer moved, what the first knows as its own.
+    Beside a consumer the second has published, and the consumer moved, what the first knows as its own. Where rows come
+    again, it has merged the runs of keys in which the first one looks.
     """
-    rows, base = write_source(tmp_path / "source", 12, rows_a_file=20), f"{hdfs_directory}/out"
+    source, base, is_taken = tmp_path / "source", f"{hdfs_directory}/out", form == "files are taken"
+    is_distinct = form == "rows come again"
+    rows = write_files_again(source, 12) if is_distinct else write_source(source, 12, rows_a_file=20)
+    options = {"storage_options": {"http_address": hdfs.http_address}, "consumers_take_files": is_taken}
     job = {
         "base": hdfs.url + base,
-        "source": str(tmp_path / "source"),
+        "source": str(source),
         "checkpoint": str(tmp_path / "spark"),
-        "options": {"storage_options": {"http_address": hdfs.http_address}, "consumers_take_files": is_taken},
+        "options": {**options, "inline_threshold_bytes": 0} if is_distinct else options,
         "spark": PATIENT_CLIENT,
+        **({"deduplicate": "id"} if is_distinct else {}),
     }
     with beside(hdfs, base, is_taken=is_taken):
         first = Driver(job)

@@ -12,7 +12,7 @@ from partfile.stores.hdfs.client import HdfsCalls
 from partfile.stores.hdfs.options import HdfsOptions
 from partfile.stores.hdfs.store import HdfsStore
 from partfile.testing.faults import ActAt, FailAt, Recorder, intercept
-from support.sinks.distinct_life import live_and_check
+from support.sinks.distinct_life import live_and_check, take_over_and_check
 
 if TYPE_CHECKING:
     from support.hdfs.cluster import HdfsCluster
@@ -150,3 +150,12 @@ def test_distinct_rows(hdfs: HdfsCluster, hdfs_directory: str, opener: Opener, m
     """Keys lie beside the checkpoints, and are mapped from copies on this host."""
     options = {"http_address": hdfs.http_address}
     live_and_check(f"{hdfs.url}{hdfs_directory}", options, monkeypatch, lambda name: opener().list_names(name))
+
+
+@pytest.mark.fault("D9")
+def test_of_two_drivers_with_keys_the_second_fences_the_first(
+    hdfs: HdfsCluster, hdfs_directory: str, opener: Opener
+) -> None:
+    """Though it has merged and deleted a run that the first one needs, and each key is there once."""
+    options = {"http_address": hdfs.http_address}
+    take_over_and_check(f"{hdfs.url}{hdfs_directory}", options, lambda name: opener().list_names(name))

@@ -12,7 +12,7 @@ from partfile.errors import Fenced, RecoveryRefused
 from partfile.stores.registry import open_store
 from partfile.stores.s3.store import S3Store
 from support.s3.life import MIB, SMALL, Stream, options_of, store_options
-from support.sinks.distinct_life import live_and_check
+from support.sinks.distinct_life import live_and_check, take_over_and_check
 
 if TYPE_CHECKING:
     from support.s3.server import S3Server
@@ -53,12 +53,20 @@ def test_a_crash_leaves_nothing_out_and_nothing_twice(s3_server: S3Server) -> No
 def test_distinct_rows(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys lie beside the checkpoints on each server, and are mapped from copies on this host."""
     base, options = f"s3://{s3_server.bucket()}/base", store_options(s3_server)
+    live_and_check(base, options, monkeypatch, lambda directory: names_in(base, options, directory))
 
-    def names_in(directory: str) -> list[str]:
-        with open_store(base, options) as store:
-            return store.list_names(directory)
 
-    live_and_check(base, options, monkeypatch, names_in)
+@pytest.mark.fault("D9")
+def test_of_two_drivers_with_keys_the_second_fences_the_first(s3_server: S3Server) -> None:
+    """Though it has merged and deleted a run that the first one needs, and each key is there once."""
+    base, options = f"s3://{s3_server.bucket()}/base", store_options(s3_server)
+    take_over_and_check(base, options, lambda directory: names_in(base, options, directory))
+
+
+def names_in(base: str, options: dict[str, object], directory: str) -> list[str]:
+    """The names in a directory below a base."""
+    with open_store(base, options) as store:
+        return store.list_names(directory)
 
 
 def test_of_two_coordinators_one_goes_on(s3_server: S3Server) -> None:

@@ -1,4 +1,4 @@
-"""Lives of a stream that deduplicates, whose storage has no files on this host: what its tasks read of it, and when."""
+"""Streams that deduplicate, on any storage: what their tasks read of it, and two drivers of one of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from support.spark.drivers import Driver
+import pytest
+
+import partfile as pf
+from partfile.errors import Fenced
+from partfile.sink.spark.write_job import run_write_job
+from partfile.snapshot.documents import FileHandle
+from support.spark.drivers import Driver, copy_checkpoint
 from support.spark.openers import ReadsNoted
-from support.spark.streams import write_source
+from support.spark.streams import make_sink, run, stream, write_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pytest
+    from pyspark.sql import DataFrame, SparkSession
 
+    from partfile.sink.coordinator import Runtime, TriggeredCheckpoint
+    from partfile.sink.settings import SinkSettings
+    from partfile.sink.spark.distinct import KeyPlan
+    from partfile.sink.spark.write_job import Acknowledgement
+
+When = Literal["before", "after"]
+_SOON_GONE = {"inline_threshold_bytes": 0, "retained_checkpoints": 1}
 LIVES = 3
 FILES_A_LIFE, ROWS_A_FILE, NEW_ROWS_A_FILE = 2, 30, 10
 
@@ -87,3 +100,75 @@ class DistinctLife:
     def _are_copied(self, reads: Counter[str]) -> bool:
         copies = [path.name for path in self.copies.iterdir()]
         return all(any(name.startswith(f"{Path(path).name}-") for name in copies) for path in reads)
+
+
+# Two drivers of one stream.
+
+
+def distinct_sink(base: str, options: Mapping[str, Any]) -> pf.FileSink:
+    """A sink whose runs of keys are files, which go soon after they were merged."""
+    return make_sink(base, storage_options=dict(options), deduplicate=pf.Deduplicate("id"), **_SOON_GONE)
+
+
+def taken_over_by_a_rival(
+    base: str,
+    options: Mapping[str, Any],
+    spark: SparkSession,
+    root: Path,
+    *,
+    when: When,
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """Have another driver take over a stream in its second batch and write all rows; the first one is fenced.
+
+    Before or after the tasks of that batch, the rival merges and deletes a run of keys in which they look.
+
+    Args:
+        base: Where to, as a URL.
+        options: Of the store's client.
+        spark: The session of the first driver, which is this process.
+        root: A local directory of this test's own; Spark's checkpoint of the rival is ``copy`` in it.
+        when: Before the tasks, or after them.
+        monkeypatch: Leads the write jobs through this function.
+
+    Returns:
+        The number after the last row.
+    """
+    last = write_files_again(root / "source", 7)
+    rival = {
+        "base": base,
+        "source": str(root / "source"),
+        "checkpoint": str(root / "copy"),
+        "deduplicate": "id",
+        "options": {"storage_options": dict(options), **_SOON_GONE},
+    }
+    batches = 0
+
+    def in_the_second_batch(
+        df: DataFrame, settings: SinkSettings, runtime: Runtime, triggered: TriggeredCheckpoint, keys: KeyPlan
+    ) -> list[Acknowledgement]:
+        nonlocal batches
+        batches += 1
+        if batches != 2:
+            return run_write_job(df, settings, runtime, triggered, keys)
+        done = run_write_job(df, settings, runtime, triggered, keys) if when == "after" else None
+        copy_checkpoint(root / "spark", root / "copy")
+        # A process of its own: a session has one run of a query at a time.
+        assert Driver(rival).finish() == "done"
+        paths = [file.handle.path for file in keys.runs if isinstance(file.handle, FileHandle)]
+        assert paths
+        assert not any(runtime.storage.store.file_exists(runtime.storage.path(path)) for path in paths)
+        return run_write_job(df, settings, runtime, triggered, keys) if done is None else done
+
+    monkeypatch.setattr("partfile.sink.spark.stream.run_write_job", in_the_second_batch)
+    with pytest.raises(Fenced):
+        run(distinct_sink(base, options), stream(spark, root / "source"), str(root / "spark"))
+    assert batches == 2
+    return last
+
+
+def write_files_again(source: Path, files: int, first: int = 0) -> int:
+    """Add source files of which each has most of the rows of the one before; returns the number after the last row."""
+    for number in range(files):
+        last = write_source(source, 1, ROWS_A_FILE, first=first + NEW_ROWS_A_FILE * number)
+    return last
