@@ -30,7 +30,7 @@ from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import intercept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from partfile.stores.base import Capabilities
     from partfile.testing.faults import Call, Interceptor
@@ -110,6 +110,8 @@ LONG = pf.RollingPolicy(max_part_bytes=10**6, rollover_interval_s=1e6, inactivit
 DISTINCT: dict[str, Any] = {"deduplicate": pf.Deduplicate("row"), "inline_threshold_bytes": 0}
 """Options of a sink to which rows come again: each run of keys is a file, and some are merged."""
 STAGED_ENDS = (".in-progress", ".pending")
+_HIDDEN = ("_", ".")
+_SIDECAR_END = ".valid-length"
 FENCED = 17
 FAILED = 18
 
@@ -307,8 +309,18 @@ def start_child(work: Callable[[], object]) -> int:
 
 def finished_files(base: Path) -> dict[str, bytes]:
     """What any reader sees: the visible files below the base, cut to their sidecar where there is one."""
-    files = {str(path.relative_to(base)): path.read_bytes() for path in sorted(base.rglob("*")) if path.is_file()}
-    return visible(files)
+    return visible(dict(sorted(_files_not_hidden(str(base), "")))) if base.is_dir() else {}
+
+
+def _files_not_hidden(base: str, below: str) -> Iterator[tuple[str, bytes]]:
+    """Files that are visible, and sidecars, by their paths; schedules look after each call, so others are not read."""
+    with os.scandir(f"{base}/{below}") as entries:
+        for entry in entries:
+            is_hidden = entry.name.startswith(_HIDDEN)
+            if not is_hidden and entry.is_dir(follow_symlinks=False):
+                yield from _files_not_hidden(base, f"{below}{entry.name}/")
+            elif (not is_hidden or entry.name.endswith(_SIDECAR_END)) and entry.is_file():
+                yield f"{below}{entry.name}", Path(entry.path).read_bytes()
 
 
 def files_seen(base: Path) -> dict[str, bytes]:
@@ -320,10 +332,10 @@ def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The finished ones of the files below a base, cut to their sidecar where there is one."""
     seen = {}
     for path, data in files.items():
-        if any(step.startswith(("_", ".")) for step in path.split("/")):
+        if any(step.startswith(_HIDDEN) for step in path.split("/")):
             continue
         parent, slash, name = path.rpartition("/")
-        sidecar = files.get(f"{parent}{slash}_{name}.valid-length")
+        sidecar = files.get(f"{parent}{slash}_{name}{_SIDECAR_END}")
         seen[path] = data if sidecar is None else data[: int(sidecar)]
     return seen
 
