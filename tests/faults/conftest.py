@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from partfile.stores import paths
 from support.crash.harness import all_of, some_of
+from support.crash.worlds import temporary_directory
 from support.state.tokens import NumberedTokens
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from support.crash.harness import Choose
 
@@ -20,6 +24,14 @@ FEW_SECOND = 1
 """Second kills after each first one, in every run."""
 FEW_FAULTS = 12
 """Calls of each life that fail, in every run."""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Where thousands of syncs wait for no disk. A kill takes nothing that is written; the power fails in a model."""
+    path = temporary_directory("partfile-faults-")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ checkpoints and tombstones fail or get lost; notifications are lost; coordinator
 from __future__ import annotations
 
 import shutil
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,10 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from partfile.errors import Fenced, NotApplied, OutcomeUnknown, PartfileError
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.events import CoordinatorRules, RequestKind, RequestLimits
+from support.crash.worlds import temporary_directory
 from support.state.checkpoint_owner import Owner, storage, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from partfile.snapshot.documents import CheckpointMetadata, OperatorState, StateHandle
     from partfile.snapshot.events import PendingCheckpoint
@@ -113,7 +113,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="partfile-coordinator-"))
+        self.base = temporary_directory("partfile-coordinator-")
         self.now_ms = 1000
         self.keep = storage(self.base)
         self.ids: set[int] = set()

@@ -10,10 +10,8 @@ driver dies between showing a part and noting that, so a sink need not be told o
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -31,6 +29,7 @@ from partfile.sink.states import assigned_to
 from partfile.stores.local.posix import PosixCalls
 from partfile.stores.local.store import LocalStore
 from partfile.testing.faults import intercept
+from support.crash.worlds import temporary_directory
 from support.sinks.life_cycle import LONG, SteppingClock, Taking, files_seen, rows_of, taken_by
 from support.sinks.staged_streams import STAGED
 
@@ -42,7 +41,7 @@ class Job:
     """What both machines share: a base, a clock, numbered rows, the runtime and the oracle."""
 
     def __init__(self, *, has_consumer: bool, is_told: bool, **options: Any) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="partfile-machine-"))
+        self.base = temporary_directory("partfile-machine-")
         self.clock = SteppingClock()
         self.next_row = 0
         self.committed: Counter[str] = Counter()

@@ -117,11 +117,13 @@ class CrashHarness(Generic[AnyPicture]):
         """
         with self._world(None) as world:
             seeded = self._consumed(world, "seed", self._scenario.seed)
-            life = self._consumed(world, "life", self._scenario.life, taken=seeded.taken)
+            life = self._consumed(world, "life", self._scenario.life, taken=seeded.taken, takes_pictures=True)
             self._end_consumed(world, life)
         for moment in self._first(life.moments):
             with explained(f"{self._scenario.name}: dead {moment.when}"):
-                again = self._die_beside_a_consumer(moment, life, "recovery")
+                again = self._die_beside_a_consumer(
+                    moment, life, "recovery", takes_pictures=self._second is not none_of
+                )
                 for second in self._second(again.moments):
                     with explained(f"recovery dead {second.when}"):
                         self._second_moments.add((second.picture, second.acknowledged))
@@ -129,9 +131,9 @@ class CrashHarness(Generic[AnyPicture]):
         return Explored(life.calls, len(life.moments), len(self._second_moments), self._shown_again)
 
     def _die_beside_a_consumer(
-        self, moment: Moment[AnyPicture], life: Consumed[AnyPicture], name: str
+        self, moment: Moment[AnyPicture], life: Consumed[AnyPicture], name: str, *, takes_pictures: bool = False
     ) -> Consumed[AnyPicture]:
-        """Recover and end from a moment of a life; the camera of the recovery."""
+        """Recover and end from a moment of a life; the consumer of the recovery, which may be a camera."""
         with self._world(moment.picture) as world:
             taken = life.taken_by[moment.picture]
             committed = world.onlooker().position()
@@ -141,7 +143,9 @@ class CrashHarness(Generic[AnyPicture]):
             assert len(again) <= 1, "more comes again than the part that was at hand"
             self._shown_again += len(again)
             rest = taken - sum(again, Counter())
-            recovered = self._consumed(world, name, self._scenario.recovery, moment.acknowledged, rest)
+            recovered = self._consumed(
+                world, name, self._scenario.recovery, moment.acknowledged, rest, takes_pictures=takes_pictures
+            )
             self._end_consumed(world, recovered)
         return recovered
 
@@ -159,9 +163,11 @@ class CrashHarness(Generic[AnyPicture]):
         deed: Deed,
         acknowledged: int = 0,
         taken: Counter[str] | None = None,
+        *,
+        takes_pictures: bool = False,
     ) -> Consumed[AnyPicture]:
         self._tokens.begin(name)
-        camera = Consumed(world, acknowledged, taken)
+        camera = Consumed(world, acknowledged, taken, takes_pictures=takes_pictures)
         deed(camera.process())
         world.end_process()
         camera.look("after its end")

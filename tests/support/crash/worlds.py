@@ -174,10 +174,13 @@ class Camera(Generic[AnyPicture]):
     def look(self, when: str) -> None:
         """Take every picture that there is at this moment."""
         for picture in self._world.survivors():
-            known = self._moments.get(picture)
-            if known is None or known.acknowledged < self._acknowledged:
-                first = when if known is None else f"{known.when}, or {when}"
-                self._moments[picture] = Moment(picture, first, self._acknowledged)
+            self._note(picture, when)
+
+    def _note(self, picture: AnyPicture, when: str) -> None:
+        known = self._moments.get(picture)
+        if known is None or known.acknowledged < self._acknowledged:
+            first = when if known is None else f"{known.when}, or {when}"
+            self._moments[picture] = Moment(picture, first, self._acknowledged)
 
     def process(self) -> Process:
         """A process that works under this camera."""
@@ -194,21 +197,33 @@ class Consumed(Camera[AnyPicture]):
         world: The place.
         acknowledged: Rows that are known to be safe at the beginning.
         taken: The rows that the consumer has by then.
+        takes_pictures: Whether it is a camera as well. What a power loss leaves is many pictures, after each call.
     """
 
-    def __init__(self, world: World[AnyPicture], acknowledged: int = 0, taken: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        world: World[AnyPicture],
+        acknowledged: int = 0,
+        taken: Mapping[str, int] | None = None,
+        *,
+        takes_pictures: bool = True,
+    ) -> None:
         self.taken = Counter(taken)
         """How often the consumer has each row."""
         self.taken_by: dict[AnyPicture, Counter[str]] = {}
         """The same at each moment."""
+        self._takes_pictures = takes_pictures
         super().__init__(world, acknowledged)
 
     def look(self, when: str) -> None:
         """Let the consumer take what is finished, then take the picture."""
         self.taken += rows_of(self._world.take())
-        super().look(when)
-        for picture in self._world.survivors():
-            self.taken_by[picture] = Counter(self.taken)
+        if self._takes_pictures:
+            super().look(when)
+
+    def _note(self, picture: AnyPicture, when: str) -> None:
+        super()._note(picture, when)
+        self.taken_by[picture] = Counter(self.taken)
 
     def process(self) -> Process:
         """See ``Camera.process``."""
@@ -223,7 +238,7 @@ _FAST = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it.
 
 def temporary_directory(prefix: str) -> Path:
     """An empty directory on a fast disk; the caller deletes it."""
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=_FAST if _FAST.is_dir() else None))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_FAST if os.access(_FAST, os.W_OK) else None))
 
 
 class PosixPicture(NamedTuple):
