@@ -17,7 +17,6 @@ import partfile.errors
 from partfile.errors import PartfileError, joined_hints, page_url
 
 PACKAGE = Path(__file__).parents[2] / "src/partfile"
-SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 KINDS = frozenset(
     name
@@ -173,6 +172,12 @@ def bare_config_errors(tree: ast.Module) -> list[tuple[int, str]]:
     return sorted((call.lineno, next(iter(texts_of(call.args[0], {})), "")) for call in bare)
 
 
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """The modules of partfile, by their paths in it."""
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 def module(text: str) -> ast.Module:
     """A module that raises an error with this hint, given as source."""
     return ast.parse(f"raise ConfigError('message', hint={text})")
@@ -230,22 +235,18 @@ def test_hints_that_are_joined_stay_sentences() -> None:
     assert joined_hints("") == ""
 
 
-def test_every_hint_holds_something_to_type() -> None:
+def test_every_hint_holds_something_to_type(trees: dict[str, ast.Module]) -> None:
     """A user who reads a hint can type what it says."""
-    vague = {
-        f"{path.relative_to(PACKAGE)}:{line}: {text}"
-        for path in SOURCES
-        for line, text in vague_hints(ast.parse(path.read_text()))
-    }
+    vague = {f"{path}:{line}: {text}" for path, tree in trees.items() for line, text in vague_hints(tree)}
     assert not vague
 
 
-def test_every_config_error_has_a_hint() -> None:
+def test_every_config_error_has_a_hint(trees: dict[str, ast.Module]) -> None:
     """What a user has set wrong is mended by something that the user can type."""
     bare = {
-        f"{path.relative_to(PACKAGE)}:{line}: {text}"
-        for path in SOURCES
-        for line, text in bare_config_errors(ast.parse(path.read_text()))
+        f"{path}:{line}: {text}"
+        for path, tree in trees.items()
+        for line, text in bare_config_errors(tree)
         if text not in SAID_BY_THE_MESSAGE
     }
     assert not bare
@@ -261,9 +262,11 @@ def test_a_config_error_without_a_hint_is_found() -> None:
     assert [text for _, text in bare_config_errors(ast.parse("\n".join(source)))] == ["a", "b"]
 
 
-def test_every_exception_is_still_needed() -> None:
+def test_every_exception_is_still_needed(trees: dict[str, ast.Module]) -> None:
     """A hint or a message that has gone leaves no reason behind."""
-    sources = [ast.parse(path.read_text()) for path in SOURCES]
-    known = {text for tree in sources for _, value in hints_of(tree) for text in texts_of(value, constants_of(tree))}
+    known: set[str] = set()
+    for tree in trees.values():
+        constants = constants_of(tree)
+        known |= {text for _, value in hints_of(tree) for text in texts_of(value, constants)}
     assert set(NOTHING_TO_TYPE) <= known
-    assert set(SAID_BY_THE_MESSAGE) <= {text for tree in sources for _, text in bare_config_errors(tree)}
+    assert set(SAID_BY_THE_MESSAGE) <= {text for tree in trees.values() for _, text in bare_config_errors(tree)}
