@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from support.repo import lanes, selection
+from support.repo import lanes, selection, sharing
 from support.spark import classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from xdist.remote import Producer
 
 
 SEED = 20131231
@@ -24,10 +26,6 @@ SEED = 20131231
 _DRAWN = pytest.StashKey[list[str]]()
 _CHOSEN = "chosen"
 """Of the properties of a test: what the fixture of this name gave it; reports carry them between processes."""
-
-_LONGEST_FIRST = ("test_savepoints.py", "faults", "spark", "hdfs", "s3", "repo")
-"""Folders and files. What forks at every call is first: processes that share the tests grow beyond a
-gigabyte, and forks slow down."""
 
 # Workers must run this interpreter: any other python3 on the PATH lacks partfile.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -90,8 +88,17 @@ def pytest_begin_with_the_longest(config: pytest.Config, items: list[pytest.Item
     config.stash[_DRAWN] = [] if _takes_all(config) else selection.names(items, lanes.most_drawn(config))
     if hasattr(config, "workeroutput"):
         config.workeroutput["drawn"] = config.stash[_DRAWN]
-    places = {name: place for place, name in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: min(places.get(name, len(places)) for name in item.path.parts))
+    items.sort(key=lambda item: sharing.kind_of(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected: millions of objects would be looked at, and all of them live."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -103,6 +110,12 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> sharing.ByKind | None:
+    """Let processes that share the tests file by file keep to files that need the same servers."""
+    return sharing.ByKind(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(optionalhook=True)

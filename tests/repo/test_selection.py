@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from support.repo import lanes, selection
+from support.repo import lanes, selection, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,38 +97,60 @@ def test_a_mark_without_a_number_is_refused(few: Any) -> None:
         left_out(cases_of("a.py::kills", 2, few), 7)
 
 
-TWO_CASES = "tests/recovery/test_adopt_flink.py"
-NAME = "test_killed_at_any_call_and_run_again_it_ends_the_same"
-"""A test of two cases, of which a run draws one."""
-TWO_SEEDS = (3, 4)
+FEW_TESTS = """
+import pytest
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_one_of_two(when):
+    pass
+
+@pytest.mark.drawn(4)
+@pytest.mark.parametrize("case", range(12))
+def test_four_of_twelve(case):
+    pass
+
+def test_a_few_of_many_calls(chosen):
+    chosen(300, 20)
+"""
+"""All of tests/test_few.py in a tree that has this project's own conftest: to collect this project takes long."""
+FEW = "tests/test_few.py"
+NAME = "test_one_of_two"
+TWO_SEEDS = (2, 3)
 """They draw one of the two each."""
-A_KILL = "tests/sink/test_savepoints.py::test_a_kill_at_any_call_leaves_a_whole_savepoint_or_none"
-"""A test that dies at a few of many calls."""
-MANY_CASES = "tests/sink/test_columns.py::test_a_thousand_columns"
-"""A file with a test of which a run draws four cases."""
 S3_STORE = "tests/s3/test_contract.py"
 OUTAGES = "tests/hdfs/test_outages.py"
 """A file of tests that stop and kill servers."""
 
 
-def run_pytest(*options: str) -> subprocess.CompletedProcess[str]:
-    """A run of its own with this project's conftest."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def few_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of few tests."""
+    tree = tmp_path_factory.mktemp("few")
+    (tree / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "conftest.py", tree / "tests" / "conftest.py")
+    (tree / FEW).write_text(FEW_TESTS)
+    return tree
 
 
-def collected(*options: str) -> list[str]:
-    """What pytest itself collects with this project's conftest."""
-    done = run_pytest("-q", "--collect-only", *options)
+def run_pytest(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run of its own with this project's settings and conftest."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", f"{ROOT}/setup.cfg", f"--rootdir={tree}"]
+    return subprocess.run([*command, *options], cwd=tree, capture_output=True, text=True, check=False)
+
+
+def collected(tree: Path, *options: str) -> list[str]:
+    """What pytest itself collects."""
+    done = run_pytest(tree, "-q", "--collect-only", *options)
     assert done.returncode == 0, done.stdout
     return sorted(line.rpartition("::")[2] for line in done.stdout.splitlines() if line.startswith("tests/"))
 
 
 @pytest.mark.slow
-def test_a_real_run_draws_and_repeats_what_its_seed_drew() -> None:
+def test_a_real_run_draws_and_repeats_what_its_seed_drew(few_tests: Path) -> None:
     """Runs that are given no seed draw the same case, and say which; another seed draws another one."""
     drawn = [
-        [one for one in collected(TWO_CASES, *options) if one.startswith(f"{NAME}[")]
+        [one for one in collected(few_tests, FEW, *options) if one.startswith(f"{NAME}[")]
         for options in ((), (), *((f"--randomly-seed={seed}",) for seed in TWO_SEEDS))
     ]
     assert all(len(each) == 1 for each in drawn)
@@ -136,35 +159,39 @@ def test_a_real_run_draws_and_repeats_what_its_seed_drew() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_drawn_and_chosen_is_printed_and_repeated() -> None:
+def test_what_was_drawn_and_chosen_is_printed_and_repeated(few_tests: Path) -> None:
     """Cases are drawn before a run, calls while a test runs. Processes that share the tests, and the seed, repeat both.
 
     The lines say which lane and which seed it was.
     """
     runs = [("-n", "0", "--randomly-seed=1"), ("-n", "2", "--randomly-seed=1"), ("-n", "0", "--randomly-seed=2")]
-    said = [run_pytest(MANY_CASES, A_KILL, "-m", "drawn or not spark", *options).stdout for options in runs]
-    for beginning, choices in (("drawn: ", 4), (f"chosen: {A_KILL}: ", 0)):
+    options = ("--dist", "loadfile", "-m", "drawn or not spark")
+    said = [run_pytest(few_tests, FEW, *run, *options).stdout for run in runs]
+    for beginning, choices in ((f"drawn: {FEW}::test_four_of_twelve", 4), ("chosen: ", 0)):
         alone, shared, other = [[line for line in text.splitlines() if line.startswith(beginning)] for text in said]
         assert alone == shared != other
         assert len(alone) == len(other) == 1
         assert alone[0].count("[") >= choices
     assert all("lane: -m 'drawn or not spark'" in text for text in said)
     assert all("seed: --randomly-seed=1 of order" in text for text in said[:2])
-    assert all(" 5 passed" in text for text in said)
+    assert all(" 6 passed" in text for text in said)
 
 
 @pytest.mark.slow
-def test_a_run_says_which_servers_it_did_not_test() -> None:
+def test_a_run_says_which_servers_it_did_not_test(few_tests: Path) -> None:
     """The quick lane needs none, and its last lines say so; a run of all says nothing."""
-    quick = run_pytest("-q", "--collect-only", "-m", lanes.QUICK, MANY_CASES).stdout
+    quick = run_pytest(few_tests, "-q", "--collect-only", "-m", lanes.QUICK, FEW).stdout
     assert [server for server in lanes.SERVERS if f"{server.upper()} WAS NOT TESTED" in quick] == [*lanes.SERVERS]
-    assert "WAS NOT TESTED" not in run_pytest("-q", "--collect-only", MANY_CASES).stdout
+    assert "WAS NOT TESTED" not in run_pytest(few_tests, "-q", "--collect-only", FEW).stdout
 
 
 @pytest.mark.slow
 def test_the_servers_that_a_test_needs_are_its_markers() -> None:
-    """Of a test on each S3 server the quick lane takes the one that needs nothing besides Python."""
-    quick, whole = collected(S3_STORE, "-m", lanes.QUICK), collected(S3_STORE)
+    """Of a test on each S3 server the quick lane takes the one that needs nothing besides Python.
+
+    It starts no HDFS: neither the shared one nor one of a test's own, which the test may kill.
+    """
+    quick, whole = collected(ROOT, S3_STORE, OUTAGES, "-m", lanes.QUICK), collected(ROOT, S3_STORE, OUTAGES)
     assert {server: any(f"[{server}" in one for one in quick) for server in ("moto", "rclone", "radosgw")} == {
         "moto": True,
         "rclone": False,
@@ -172,21 +199,53 @@ def test_the_servers_that_a_test_needs_are_its_markers() -> None:
     }
     assert any("[rclone" in one for one in whole)
     assert any("[radosgw" in one for one in whole)
-
-
-@pytest.mark.slow
-def test_a_server_that_a_test_may_kill_is_its_marker_too() -> None:
-    """The quick lane starts no HDFS: neither the shared one nor one of a test's own."""
     name = "test_safe_mode_is_waited_for_and_then_named"
-    assert name in collected(OUTAGES)
-    assert name not in collected(OUTAGES, "-m", lanes.QUICK)
+    assert name in whole
+    assert name not in quick
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [(TWO_CASES, "--long"), (TWO_CASES, "-k", NAME), (f"{TWO_CASES}::{NAME}[before]",)], ids=str
-)
-def test_what_is_asked_for_is_not_drawn_from(options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("options", [(FEW, "--long"), (FEW, "-k", NAME), (f"{FEW}::{NAME}[before]",)], ids=str)
+def test_what_is_asked_for_is_not_drawn_from(few_tests: Path, options: tuple[str, ...]) -> None:
     """All cases, those of a word, and one by its name."""
-    cases = [one for one in collected("--randomly-seed=1", *options) if one.startswith(f"{NAME}[")]
+    cases = [one for one in collected(few_tests, "--randomly-seed=1", *options) if one.startswith(f"{NAME}[")]
     assert cases == [f"{NAME}[before]"] if "[" in options[0] else [f"{NAME}[after]", f"{NAME}[before]"]
+
+
+# Processes that share the tests take them so that what starts servers is kept to few.
+
+
+def taken(files: Sequence[str], processes: int, at_once: int) -> list[list[str]]:
+    """What each process takes, where each takes a file when the others have taken as many, until so many are gone."""
+    waiting, done = list(files), [list[str]() for _ in range(processes)]
+    for turn in range(at_once):
+        own = done[turn % processes]
+        others = [each[-1] for each in done if each and each is not own]
+        own.append(sharing.next_file(waiting, own[-1] if own else None, others))
+        waiting.remove(own[-1])
+    return done
+
+
+FILES = [f"tests/{folder}/test_{name}.py" for folder in ("faults", "spark", "hdfs", "sink") for name in "abc"]
+
+
+def test_each_kind_of_files_begins_in_a_process_of_its_own() -> None:
+    """And each process goes on with its kind; the kinds that take longest begin first."""
+    assert [{file.split("/")[1] for file in each} for each in taken(FILES, 3, 9)] == [{"faults"}, {"spark"}, {"hdfs"}]
+
+
+def test_a_process_without_files_of_its_kind_helps_those_that_have() -> None:
+    """Where the fewest are; files that start no server are last, and all files are taken once."""
+    (alone,) = taken(FILES, 1, len(FILES))
+    assert alone == FILES
+    last = "tests/hdfs/test_c.py"
+    assert sharing.next_file(FILES[4:], last, ["tests/spark/test_a.py"]) == "tests/hdfs/test_a.py"
+    assert sharing.next_file([*FILES[4:6], *FILES[9:]], last, ["tests/spark/test_a.py"]) == "tests/spark/test_b.py"
+    assert sharing.next_file(FILES[3:9], None, ["tests/spark/test_z.py"]) == "tests/hdfs/test_a.py"
+
+
+def test_a_file_of_spark_is_no_other_kind_by_its_name() -> None:
+    """Its folder counts; elsewhere tests of savepoints fork at every call, as those of faults do."""
+    assert sharing.kind_of("tests/spark/test_savepoints.py::test_a") == sharing.kind_of("tests/spark/test_a.py")
+    assert sharing.kind_of("tests/sink/test_savepoints.py::test_a") == sharing.kind_of("tests/faults/test_a.py") == 0
+    assert sharing.kind_of("tests/snapshot/keyed/test_heap.py::test_a") == sharing.OTHERS
