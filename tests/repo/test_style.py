@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from functools import cache
 from pathlib import Path
@@ -63,10 +64,12 @@ def tree_of(path: Path) -> ast.Module:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _trees_go() -> Iterator[None]:
-    """Keep no tree after these tests: millions of objects slow down what the process does next."""
+def _trees() -> Iterator[None]:
+    """Look for no garbage among millions of nodes while they are made, and keep none of them for other tests."""
+    gc.disable()
     yield
     tree_of.cache_clear()
+    gc.enable()
 
 
 def long_functions(tree: ast.AST, limit: int) -> list[str]:
