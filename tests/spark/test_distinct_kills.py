@@ -33,7 +33,7 @@ class Scale(NamedTuple):
     files: int
 
 
-SHORT, LONG = Scale(kills=5, files=16), Scale(kills=30, files=64)
+SHORT, LONG = Scale(kills=3, files=12), Scale(kills=30, files=64)
 """In every run, and with ``--long``."""
 IDS_A_FILE = 20
 WORKERS_SHARE = 0.7

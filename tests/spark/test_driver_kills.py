@@ -27,7 +27,7 @@ class Scale(NamedTuple):
     files: int
 
 
-SHORT, LONG = Scale(kills=5, files=16), Scale(kills=100, files=160)
+SHORT, LONG = Scale(kills=4, files=12), Scale(kills=100, files=160)
 """In every run, and with ``--long``."""
 WORKERS_SHARE = 0.7
 """Of the lives of drivers."""

@@ -85,7 +85,7 @@ def test_everything_stuck_is_mended_and_counted() -> None:
     assert "rows on disk, 8 on S3" in done.stdout
 
 
-# The demo that streams flights, in small: an eighth of the batches, a hundredth of the rows, and one kill.
+# The demo that streams flights, in small: a twelfth of the batches, a hundredth of the rows, and one kill.
 
 FLIGHTS = 3000
 
@@ -103,7 +103,7 @@ def test_rows_that_are_sent_again_are_written_once(
         return csv
 
     monkeypatch.setattr(flights_source, "_unpack", few)
-    monkeypatch.setattr(flights_source, "BATCHES", 6)
+    monkeypatch.setattr(flights_source, "BATCHES", 4)
     monkeypatch.setattr(flights, "KILLS", 1)
     # The demo sets these for the process that it is.
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -62,7 +62,7 @@ def program(kafka: KafkaBroker, *changes: tuple[str, str]) -> str:
         ('config("spark.jars.packages", connector)', f'config("spark.jars", {jars!r}).master("local[2]")'),
         ("localhost:9092", kafka.address),
         ("10 seconds", "1 second"),
-        ("100_000", "500"),
+        ("100_000", "1_000"),
         *changes,
     ]:
         assert old in block

@@ -44,7 +44,7 @@ def start_driver(root: Path, checkpoint: str = "spark", **job: Any) -> Driver:
 @pytest.mark.parametrize("more", STREAMS.values(), ids=STREAMS)
 def test_two_drivers_on_one_uid_make_one_history(tmp_path: Path, more: dict[str, Any]) -> None:
     """A second driver takes over in the middle: the first one is fenced, and every row is there once."""
-    rows = write_source(tmp_path / "source", 30, rows_a_file=20)
+    rows = write_source(tmp_path / "source", 12, rows_a_file=20)
     with Watcher(tmp_path / "out"):
         first = start_driver(tmp_path, **more)
         assert first.wait_for("end 2") is not None
