@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from support.hdfs.cluster import HdfsCluster
 
 
-SAMPLES = 3
+SAMPLES = 2
 EACH_FORMAT = pytest.mark.parametrize("format", ["parquet", "json"])
 EACH_READER = pytest.mark.parametrize("is_taken", [False, True], ids=["files stay", "files are taken"])
 

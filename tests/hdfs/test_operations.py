@@ -223,7 +223,7 @@ class Job:
             bucketer=pf.HiveBucketer("bucket"),
             rolling=pf.RollingPolicy(max_part_bytes=1_000_000, rollover_interval_s=1e6, inactivity_interval_s=1e6),
             storage_options={"http_address": cluster.http_address},
-            # So that the state of fifty parts lies in the checkpoint, too.
+            # So that the state of all parts lies in the checkpoint, too.
             inline_threshold_bytes=1 << 20,
         )
         self.out = self._start()
@@ -294,8 +294,8 @@ def sink_is_as_promised(found: Counter[str], promised: Counter[str]) -> bool:
 
 
 def test_a_batch_asks_for_its_open_parts_and_its_checkpoint_alone(job: Job) -> None:
-    """Two a part that is written, one that is idle, nine a checkpoint: in batch 5 as in batch 50, for any rows."""
-    for parts in (5, 50):
+    """Two a part that is written, one that is idle, nine a checkpoint: in batch 5 as in batch 20, for any rows."""
+    for parts in (5, 20):
         job.batch(parts)
         for _ in range(3):
             job.batch(parts)
@@ -303,8 +303,8 @@ def test_a_batch_asks_for_its_open_parts_and_its_checkpoint_alone(job: Job) -> N
         found = job.batch(parts)
         assert sink_is_as_promised(found, promised), found - promised
         assert "getListing" not in found
-    promised = times(5, OPEN_PART) + times(45, IDLE_PART) + CHECKPOINT
-    for _ in range(42):
+    promised = times(5, OPEN_PART) + times(15, IDLE_PART) + CHECKPOINT
+    for _ in range(12):
         job.batch(5)
     for rows in (3, 1000):
         found = job.batch(5, rows)
@@ -312,7 +312,7 @@ def test_a_batch_asks_for_its_open_parts_and_its_checkpoint_alone(job: Job) -> N
 
 
 def test_a_finished_part_is_asked_for_once_and_never_again(job: Job) -> None:
-    """Made by two, rolled by three, published by three; after 300 of them a batch asks what it asked after 25."""
+    """Made by two, rolled by three, published by three; after 100 of them a batch asks what it asked after 25."""
     job.batch(3)
     found = job.asked(lambda: job.finished(3))
     # Three parts are rolled and published, three others are made and stay open.
@@ -322,7 +322,7 @@ def test_a_finished_part_is_asked_for_once_and_never_again(job: Job) -> None:
     job.batch(25)
     promised = times(25, OPEN_PART) + CHECKPOINT
     done = 3
-    for enough in (25, 300):
+    for enough in (25, 100):
         while done < enough:
             done += job.finished(25)
         # Until the checkpoints that published something are subsumed.
@@ -332,7 +332,7 @@ def test_a_finished_part_is_asked_for_once_and_never_again(job: Job) -> None:
         assert sink_is_as_promised(found, promised), (found - promised, promised - found)
 
 
-@pytest.mark.parametrize("finished", [0, 150])
+@pytest.mark.parametrize("finished", [0, 50])
 def test_a_restore_lists_the_checkpoints_alone(job: Job, finished: int) -> None:
     """Ten open parts: five each, whatever is finished.
 

@@ -117,7 +117,7 @@ def directories(hdfs: HdfsCluster, base: str) -> set[str]:
 
 # Spark streams into staged parts on a real HDFS: of a bucket each, and shared by many.
 
-MANY = 150
+MANY = 80
 """Buckets, of which each batch has rows."""
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Second = Callable[[], Point | None]
 
 
-STEPS = {True: 10, False: 20}
+STEPS = {True: 15, False: 30}
 """Every so many-th call of a restore that cuts, and of a life that has nothing to cut; from a random one on."""
 TWICE_STEP = 40
 CALLS_OF_A_RESTART = 25
