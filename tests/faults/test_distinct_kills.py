@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from partfile.testing.faults import When
 
-FEW = 8
+FEW = 5
 ROWS = 16
 LATE = 5
 """A row comes again with the row so many behind it, and once more twice as far behind."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The power fails after some calls, or with ``--long`` after each: what was not synced may be gone, in any order.
 
-FEW = 40
+FEW = 25
 """Different pictures of what a power loss leaves that are gone on from, in every run."""
 
 

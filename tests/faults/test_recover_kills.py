@@ -207,7 +207,7 @@ def test_what_a_consumer_takes_at_once_comes_back_by_no_command(
 #
 # After each call, and with each picture of it, with ``--long``; else with some at random.
 
-COMMAND_FEW = 40
+COMMAND_FEW = 25
 """Different pictures of what a power loss leaves that are gone on from, in every run."""
 
 
@@ -231,7 +231,7 @@ def test_a_power_loss_during_a_command_loses_and_doubles_nothing(
 
 ROWS = 2 * BUCKETS
 STUCK = "k=7"
-STUCK_FEW = 16
+STUCK_FEW = 10
 """Kills of each kind of part in every run; all of them with ``--long``."""
 
 

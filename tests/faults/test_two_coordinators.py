@@ -45,7 +45,7 @@ FEW = {False: 8, True: 4}
 """Stops of each kind in every run, where files stay and beside a consumer; with ``--long`` at each call."""
 ROWS = 9
 MORE_ROWS = 18
-OVERTAKEN = 60
+OVERTAKEN = 40
 """Calls in every run before which another sink goes on."""
 WHETHER_IT_COUNTS = 60
 """At most so many calls after a checkpoint until it is known to count."""
