@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.processes.server import MissingProgram
+from support.s3 import models
 from support.s3.ceph import RadosGateway
 from support.s3.life import options_of
 from support.s3.probes import Place
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
     from partfile.stores.s3.options import S3Options
     from support.s3.server import S3Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _models() -> Iterator[None]:
+    with models.read_once():
+        yield
 
 
 @pytest.fixture(scope="session")

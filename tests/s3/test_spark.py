@@ -137,7 +137,7 @@ def test_a_savepoint_on_s3_goes_on_elsewhere(
 
 # Spark streams into staged parts on real S3 servers: of a bucket each, and shared by many.
 
-MANY = 150
+MANY = 80
 """Buckets, of which each batch has rows."""
 
 
