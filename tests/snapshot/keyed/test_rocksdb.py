@@ -297,10 +297,12 @@ def test_a_state_whose_rows_are_refused_leaves_none() -> None:
     expected = bytes_of(backend)
     with pytest.raises(SnapshotCorrupt, match=r"state 'value', key group [0-9]+"):
         backend.value_state(ValueStateDescriptor("value", numbers))
+    assert isinstance(backend, RocksDBBackend)
+    assert "value" not in backend.database._opened.columns
     assert bytes_of(backend) == expected
     backend.drop_state("value")
     state = backend.value_state(ValueStateDescriptor("value", numbers))
-    assert rows_in(backend, "value") == []  # type: ignore[arg-type]
+    assert rows_in(backend, "value") == []
     backend.set_current_key("key 1")
     assert state.value() is None
     backend.close()
