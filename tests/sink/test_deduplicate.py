@@ -1125,6 +1125,16 @@ def test_rows_are_chosen_by_text_however_it_is_encoded(tmp_path: Path, encoded: 
     assert pf.read(tmp_path).to_table()["n"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"]), pl.String])
+def test_a_column_of_polars_is_a_key_as_any_text(tmp_path: Path, kind: Any) -> None:
+    """Its categories are views, of which Arrow takes no values by itself."""
+    rows = pl.DataFrame({"id": ["a", "b", "a", None], "n": [1, 2, 3, 4]})
+    with sink_at(tmp_path).local() as out:
+        out.write(rows.with_columns(pl.col("id").cast(kind)))
+        out.write(pa.table({"id": ["b"], "n": [5]}))
+        assert out.checkpoint().duplicates == 2
+
+
 def test_values_that_no_key_can_have(tmp_path: Path) -> None:
     """A time beyond what a timestamp holds: what to type casts its column."""
     table = pa.table({"name": ["a"], "at": pa.array([2**60], pa.timestamp("s"))})

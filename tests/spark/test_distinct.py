@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,26 @@ class Job:
 def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of run files lie below the test's directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_a_task_that_meets_damage_says_whose_keys_they_are() -> None:
+    """And how the query goes on without them, as plain Python and each start do."""
+    storage = CheckpointStorage(MemoryMetadataStore(), "d", FileStreamSettings(inline_threshold_bytes=0))
+    keys = pa.record_batch({"id": pa.array(range(500))})
+    hashes = hashes_of(keys.columns)
+    keys = keys.append_column("__partfile_high", pa.array(hashes.high.view(np.int64)))
+    keys = keys.append_column("__partfile_low", pa.array(hashes.low.view(np.int64)))
+    first = key_plan(BY_ID, 1, None, ("integer",), 0)
+    task = TaskKeys(first, storage)
+    assert sum(batch.num_rows for batch in task.distinct([keys])) == 500
+    seen = first.after([task.answer(0, 1)], 1)
+    (run,) = seen.runs
+    assert isinstance(run.handle, FileHandle)
+    storage.store.delete_file(storage.path(run.handle.path))
+    plan = replace(key_plan(BY_ID, 1, seen, ("integer",), 1), sink="d", forget_command="partfile state X --forget")
+    with pytest.raises(SnapshotCorrupt, match=r"keys of sink .d. cannot be read: .* is missing") as raised:
+        list(TaskKeys(plan, storage).distinct([keys]))
+    assert raised.value.hint.endswith("partfile state X --forget")
 
 
 @pytest.mark.parametrize(("partitions", "kind"), [(50, InlineHandle), (200, FileHandle)])

@@ -44,7 +44,10 @@ app = typer.Typer(
 @app.command("list", epilog="Example: partfile savepoint list /data/savepoints")
 @verb(path="Directory in which savepoints are made.")
 def list_(call: Call) -> int:
-    """List the savepoints in a directory, those that were never finished or are damaged included."""
+    """List the savepoints in a directory, those that were never finished or are damaged included.
+
+    Looks whether their files are there; ``savepoint show`` reads them.
+    """
     found = savepoints_at(call.place.base, call.place.storage_options, call.uid)
     if call.out.as_json:
         call.out.report(SavepointList(directory=call.place.base, savepoints=tuple(found)))
@@ -58,7 +61,7 @@ def list_(call: Call) -> int:
 @app.command("show", epilog="Example: partfile savepoint show /data/savepoints/savepoint-flight-0123456789ab")
 @verb(path="The savepoint: its directory, or the _metadata in it.")
 def show(call: Call) -> int:
-    """Show what a savepoint holds. Reads all of it, and ends with 1 if it cannot be restored."""
+    """Show what a savepoint holds. Reads all that a restore needs, and ends with 1 if it cannot be restored."""
     location = call.place.base
     report = savepoint_report(location, call.place.storage_options)
     if call.out.as_json:

@@ -608,11 +608,11 @@ def check_same_keys(
         asked = f"deduplicates by {list(options.columns)} (hash version {HASH_VERSION})"
     if seen.hash_version != HASH_VERSION:
         again = "Go on with the version of partfile that wrote them"
-    when = "" if restore_from is None else "once the sink goes on from there, "
+    when = "" if restore_from is None else ", once the sink goes on from there,"
     raise CheckpointMismatch(
         f"sink {settings.uid!r} holds keys of {list(seen.columns)} (hash version {seen.hash_version}), and this run "
         f"{asked}",
-        hint=f"Nothing was changed. {again}; or, {when}forget the keys, so that rows with them are written again: "
+        hint=f"Nothing was changed. {again}; or{when} forget the keys, so that rows with them are written again: "
         f"{settings.forget_command(job)}",
     )
 

@@ -10,7 +10,7 @@ Source: XXH64, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, a
 from __future__ import annotations
 
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -160,7 +160,14 @@ def _hashes(columns: Sequence[pa.Array[Any]]) -> Hashes:
 def decoded(column: pa.Array[Any]) -> pa.Array[Any]:
     """A column with a value for each row, whatever its encoding."""
     if pat.is_dictionary(column.type):
-        return column.dictionary_decode()
+        encoded = cast("pa.DictionaryArray[Any, Any]", column)
+        values = encoded.dictionary
+        # Arrow takes none of the values of views, as polars has them in its categories.
+        if pat.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        elif pat.is_binary_view(values.type):
+            values = values.cast(pa.large_binary())
+        return values.take(encoded.indices)
     return pc.run_end_decode(column) if pat.is_run_end_encoded(column.type) else column
 
 

@@ -187,7 +187,7 @@ def savepoints_in(target: MetadataStore) -> list[FoundSavepoint]:
             found.append(FoundSavepoint(directory, None, "it was never finished, or is being disposed of"))
         except (SnapshotError, NotApplied) as error:
             # What is no directory, or may not be read, is no reason to hide the others.
-            found.append(FoundSavepoint(directory, None, str(error)))
+            found.append(FoundSavepoint(directory, None, error.message))
     return found
 
 

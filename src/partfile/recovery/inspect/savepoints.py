@@ -126,11 +126,16 @@ def savepoint_report(location: str, storage_options: Mapping[str, object]) -> Sa
         writer=held.writer,
         ends_the_job=held.ends_the_job,
         operators=tuple(sorted(held.operators)),
-        state_bytes=sum(handle.size_bytes for handle in handles_of(held.operators)),
+        state_bytes=sum(handle.size_bytes for handle in [*handles_of(held.operators), *_files_of(seen)]),
         keys=0 if seen is None else sum(run.keys for run in seen.runs),
         problem="" if problem is None else problem.message,
         hint="" if problem is None else _hint(problem),
     )
+
+
+def _files_of(seen: SeenKeys | None) -> list[FileHandle]:
+    handles = [] if seen is None else [run.handle for run in seen.runs]
+    return [handle for handle in handles if isinstance(handle, FileHandle)]
 
 
 def _hint(problem: SnapshotError) -> str:

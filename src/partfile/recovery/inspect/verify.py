@@ -88,7 +88,7 @@ INVARIANTS: dict[Code, str] = {
     "checkpoint-of-another-log": "all checkpoints of a sink are of one log",
     "log-hole": "checkpoints follow each other without a hole",
     "state-file": "every state file that a checkpoint names is there, and its checksum holds",
-    "run-file": "every run of keys that a checkpoint names is there, and is whole; a note if only older ones name it",
+    "run-file": "every run of keys that a checkpoint names is there, and is whole; a note where no start needs it",
     "name-beyond-counter": "no finished file has a number beyond the counter of its chain",
     "name-twice": "no two finished files have one number",
     "published-early": "no part that is still open, or still to be encoded, is finished",
@@ -313,7 +313,9 @@ def _run_findings(log: SeenLog, doubtful: Collection[int]) -> Iterator[Finding]:
                 is_newest = log.newest is None or checkpoint_id == log.newest.checkpoint.checkpoint_id
                 make, hint = note, _OLD_RUN_HINT
                 if run not in needed:
-                    hint = "Its keys are all forgotten, so no start needs it. See which: partfile state PATH"
+                    hint = (
+                        "Its keys are all forgotten: no start needs it, but with a longer ttl. See: partfile state PATH"
+                    )
                 elif is_newest:
                     make, hint = error, _run_hint(log.job, problem)
                 yield make(

@@ -19,6 +19,7 @@ from partfile.sink.batches import coalesce_batches
 from partfile.sink.deduplicate import (
     HeldRun,
     KnownKeys,
+    damage_told,
     groups_to_merge,
     held_run,
     kept_run,
@@ -81,6 +82,10 @@ class KeyPlan:
     """Of the values of the key's columns."""
     time_ms: int
     """The sink's time, which never goes back (R8)."""
+    sink: str = ""
+    """The name of the sink, for messages."""
+    forget_command: str = ""
+    """What forgets its keys, for messages."""
 
     @property
     def runs(self) -> tuple[RunFile, ...]:
@@ -248,6 +253,7 @@ class TaskKeys:
         self._runs = [HeldRun(file, partial(held_run, storage, file)) for file in plan.runs]
         self._keys = KnownKeys(plan.options, storage, self._runs, plan.time_ms)
         self._duplicates = 0
+        self._damage_told = partial(damage_told, plan.sink, plan.forget_command)
 
     def distinct(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows whose keys are new, without the columns of hashes.
@@ -261,7 +267,8 @@ class TaskKeys:
             StoreError: It cannot be read.
         """
         for batch in coalesce_batches(batches, _ROWS_AT_ONCE):
-            is_kept = self._keys.enter(self._hashes(batch))
+            with self._damage_told():
+                is_kept = self._keys.enter(self._hashes(batch))
             left_out = batch.num_rows - int(is_kept.sum())
             self._duplicates += left_out
             rows = batch.select(range(batch.num_columns - len(_HASHES)))
@@ -286,12 +293,13 @@ class TaskKeys:
         named = set(map(id, self._plan.runs))
         # The small runs of many tasks would be a large checkpoint, which the driver writes with each batch.
         streams = self._storage.stream_factory(checkpoint_id, sharers=self._plan.partitions)
-        return KeyAnswer(
-            fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
-            merged=tuple(
-                MergedGroup(group=at, file=kept_run(merged([self._checked(run) for run in runs]), streams))
-                for at, runs in enumerate(self._plan.groups)
-                if at % self._plan.partitions == subtask
-            ),
-            duplicates=self._duplicates,
-        )
+        with self._damage_told():
+            return KeyAnswer(
+                fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
+                merged=tuple(
+                    MergedGroup(group=at, file=kept_run(merged([self._checked(run) for run in runs]), streams))
+                    for at, runs in enumerate(self._plan.groups)
+                    if at % self._plan.partitions == subtask
+                ),
+                duplicates=self._duplicates,
+            )

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -800,7 +801,9 @@ class SparkStream:
         options = self._settings.deduplicate
         if options is None or partitions is None:
             return None
-        return key_plan(options, partitions, stands.seen_keys, kinds, now_ms)
+        planned = key_plan(options, partitions, stands.seen_keys, kinds, now_ms)
+        uid = self._settings.uid
+        return replace(planned, sink=uid, forget_command=self._settings.forget_command(uid))
 
     def _check_replay(self, stands: StreamPosition, run: QueryRun, batch: QueryPosition) -> ReplayDecision:
         """Decide about a batch by where the sink stands, and by Spark's own record where the batch id skips others."""
