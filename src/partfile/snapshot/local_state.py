@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -121,8 +122,8 @@ class LocalStateStore:
             return False
         return True
 
-    def linked(self, primary: StateHandle) -> tuple[bytes, str] | None:
-        """What a file holds by its link, and where that lies; None if there is no link to it that is whole.
+    def linked(self, primary: StateHandle) -> Path | None:
+        """Where the link to a file lies; None if there is none that is whole.
 
         Args:
             primary: The file, as the checkpoint names it.
@@ -133,11 +134,10 @@ class LocalStateStore:
             for checkpoint_id in self._ids():
                 here = self._here(self._path_of_link(checkpoint_id, primary))
                 if here.is_file():
-                    data = here.read_bytes()
-                    if len(data) == primary.size_bytes and crc32_of(data) == primary.crc32:
-                        return data, str(here)
+                    if _is_whole(here, primary):
+                        return here
                     logger.warning("%s is damaged: length or checksum is wrong", here)
-        except (OSError, PartfileError) as error:
+        except (OSError, ValueError, PartfileError) as error:
             logger.warning("the link to state file %s is not used: %s", primary.path, error)
         return None
 
@@ -226,3 +226,15 @@ class LocalStateStore:
 
     def _path_of_link(self, checkpoint_id: int, primary: FileHandle) -> str:
         return f"{self._path_of(checkpoint_id)}/{PurePosixPath(primary.path).stem}.link"
+
+
+def _is_whole(path: Path, primary: FileHandle) -> bool:
+    """Whether a file has the length and the checksum of another one. It is mapped, so that no byte is copied."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != primary.size_bytes:
+            return False
+        with (
+            mmap.mmap(file.fileno(), primary.size_bytes, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            return crc32_of(data) == primary.crc32

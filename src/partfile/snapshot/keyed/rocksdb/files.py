@@ -209,8 +209,8 @@ class IncrementalFiles:
 
     def _fetch(self, file: NativeFile, directory: str) -> bool:
         """Bring a file into a directory; returns whether this machine had it."""
-        found = None if self._local is None else self._local.linked(file.handle)
-        data, link = (self._storage.read_bytes(file.handle), None) if found is None else found
+        link = None if self._local is None else self._local.linked(file.handle)
+        data = b"" if link is not None else self._storage.read_bytes(file.handle)
         made = Path(directory, file.name)
         try:
             if link is not None and file.name.endswith(SORTED_FILES):
@@ -218,7 +218,7 @@ class IncrementalFiles:
                 with suppress(OSError):
                     made.hardlink_to(link)
                     return True
-            made.write_bytes(data)
+            made.write_bytes(data if link is None else link.read_bytes())
         except OSError as error:
             raise StoreError(
                 f"state file {self._storage.shown(file.handle)} cannot be written to {directory}: {error}",
