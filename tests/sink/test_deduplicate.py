@@ -33,6 +33,7 @@ from partfile.sink.publish import Publisher
 from partfile.sink.states import OPERATOR, SeenKeys
 from partfile.snapshot import run_file
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
+from partfile.snapshot.key_hash import hashes_of
 from partfile.snapshot.operator_state import restored_operators
 from partfile.snapshot.run_file import run_of
 from partfile.snapshot.savepoints import read_savepoint
@@ -46,6 +47,7 @@ from support.sinks.recovery import DAY_S, broken_invariants, clean_all, go_back,
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from partfile.sink.file_sink import FileSink
 
@@ -884,10 +886,8 @@ def test_keys_of_a_savepoint_are_forgotten_after_it(tmp_path: Path) -> None:
     assert ids_in(tmp_path / "new") == Counter("a")
 
 
-def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
-    """Rows of parts that are cut back can be written again."""
-    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
-    make = partial(sink_at, tmp_path, rolling=rolling, retained_checkpoints=9, **ALL_IN_FILES)
+def write_abc_and_die(make: Callable[[], FileSink]) -> None:
+    """Three rows with a checkpoint after each, by a process that ends without a clean end."""
 
     def crash() -> None:
         out = make().local(schema=SCHEMA).open()
@@ -897,6 +897,14 @@ def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
         os._exit(0)
 
     assert in_child(crash) == 0
+
+
+def test_going_back_brings_keys_and_parts_back_together(tmp_path: Path) -> None:
+    """Rows of parts that are cut back can be written again."""
+    rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
+    make = partial(sink_at, tmp_path, rolling=rolling, retained_checkpoints=9, **ALL_IN_FILES)
+
+    write_abc_and_die(make)
     go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
     with make().local(schema=SCHEMA) as out:
         out.write(rows_with("a", "b", "c", "d"))
@@ -916,14 +924,7 @@ def test_going_back_over_damage_brings_keys_and_parts_back_together(tmp_path: Pa
     rolling = pf.RollingPolicy(rollover_interval_s=1e6, inactivity_interval_s=1e6)
     make = partial(sink_at, tmp_path, rolling=rolling, retained_checkpoints=9, **ALL_IN_FILES)
 
-    def crash() -> None:
-        out = make().local(schema=SCHEMA).open()
-        for one in "abc":
-            out.write(rows_with(one))
-            out.checkpoint()
-        os._exit(0)
-
-    assert in_child(crash) == 0
+    write_abc_and_die(make)
     damage_newest(tmp_path)
     go_back(tmp_path, tmp_path / "_partfile" / "d" / "chk-2")
     with make().local(schema=SCHEMA) as out:
@@ -1105,21 +1106,34 @@ def test_state_does_not_grow_with_rows(tmp_path: Path, options: dict[str, Any]) 
         assert out.checkpoint().state_keys <= 40
 
 
-@pytest.mark.parametrize(
-    "encoded",
-    [
-        lambda values: values.cast(pa.string_view()),
-        lambda values: values.dictionary_encode(),
-        lambda values: values.cast(pa.string_view()).dictionary_encode(),
-        pc.run_end_encode,
-    ],
-    ids=["view", "dictionary", "dictionary of views", "run ends"],
-)
-def test_rows_are_chosen_by_text_however_it_is_encoded(tmp_path: Path, encoded: Any) -> None:
-    """As polars hands it over, and pandas; Arrow sorts none of these itself."""
+ENCODINGS: dict[str, Any] = {
+    "view": lambda values: values.cast(pa.string_view()),
+    "dictionary": lambda values: values.dictionary_encode(),
+    "dictionary of views": lambda values: values.cast(pa.string_view()).dictionary_encode(),
+    "run ends": pc.run_end_encode,
+    "run ends of views": lambda values: pa.RunEndEncodedArray.from_arrays(
+        pa.array(range(1, len(values) + 1), pa.int32()), values.cast(pa.string_view())
+    ),
+}
+"""Of text, as polars and pandas hand it over. Arrow sorts and takes few of these itself."""
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_text_is_the_same_key_however_it_is_encoded(encoding: str) -> None:
+    """Also where it is a piece of something longer."""
+    plain = pa.array(["z", "b", None, "b", "a"])
+    for begin in (0, 1, 3):
+        found, known = (hashes_of([values.slice(begin)]) for values in (ENCODINGS[encoding](plain), plain))
+        assert found.high.tolist() == known.high.tolist()
+        assert found.is_null.tolist() == known.is_null.tolist()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_rows_are_chosen_by_text_however_it_is_encoded(tmp_path: Path, encoding: str) -> None:
+    """The latest one by its value, and none without a value."""
+    at = ENCODINGS[encoding](pa.array(["z", "b", None, "c", "a"])).slice(1)
     keys = pf.Deduplicate("id", keep=pf.Latest("at"))
     with sink_at(tmp_path, dedup=keys).local() as out:
-        at = encoded(pa.array(["b", None, "c", "a"]))
         out.write(pa.record_batch({"id": ["x"] * 4, "n": [0, 1, 2, 3], "at": at}))
         out.checkpoint()
     assert pf.read(tmp_path).to_table()["n"].to_pylist() == [2]

@@ -23,7 +23,7 @@ from partfile.sink.plan import is_expired, needed_runs
 from partfile.sink.policies import Earliest, Latest
 from partfile.sink.states import RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
-from partfile.snapshot.key_hash import hashes_of, kind_of, of_kind
+from partfile.snapshot.key_hash import decoded, hashes_of, kind_of, of_kind
 from partfile.snapshot.run_file import MAX_KEYS, Run, decode_run, encode_run, merged, run_of
 from partfile.snapshot.streams import Scope
 
@@ -172,7 +172,7 @@ class KnownKeys:
         """Rows in such an order that of each key the first one is the one to keep."""
         order = "descending" if isinstance(self._options.keep, Latest) else "ascending"
         # Equal values stay in the order of their rows.
-        values = _sortable(order_by).take(pa.array(rows))
+        values = decoded(order_by).take(pa.array(rows))
         sorted_rows = pc.array_sort_indices(values, order=order, null_placement="at_end")
         return rows.take(np.asarray(sorted_rows))
 
@@ -342,7 +342,7 @@ class Deduplicator:
     def _hashes(self, columns: list[pa.Array[Any]]) -> Hashes:
         try:
             return hashes_of(columns)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowInvalid as error:
             name = next(
                 name for name, column in zip(self._options.columns, columns, strict=True) if not _has_hashes(column)
             )
@@ -529,23 +529,10 @@ def _has_order(data_type: pa.DataType) -> bool:
     return not pat.is_nested(data_type)
 
 
-def _sortable(values: pa.Array[Any]) -> pa.Array[Any]:
-    """The same values in a form that Arrow sorts: it sorts no views, and no encoded columns."""
-    if pat.is_dictionary(values.type):
-        encoded = cast("pa.DictionaryArray[Any, Any]", values)
-        # Decoded by hand: Arrow does not decode views.
-        return _sortable(encoded.dictionary).take(encoded.indices)
-    if pat.is_run_end_encoded(values.type):
-        return _sortable(pc.run_end_decode(values))
-    if pat.is_string_view(values.type):
-        return values.cast(pa.large_string())
-    return values.cast(pa.large_binary()) if pat.is_binary_view(values.type) else values
-
-
 def _has_hashes(column: pa.Array[Any]) -> bool:
     try:
         hashes_of([column])
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowInvalid:
         return False
     return True
 

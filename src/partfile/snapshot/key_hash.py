@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
 if TYPE_CHECKING:
@@ -158,17 +157,17 @@ def _hashes(columns: Sequence[pa.Array[Any]]) -> Hashes:
 
 
 def decoded(column: pa.Array[Any]) -> pa.Array[Any]:
-    """A column with a value for each row, whatever its encoding."""
+    """A column with a value for each row, whatever its encoding, and no views: Arrow neither takes nor sorts these."""
     if pat.is_dictionary(column.type):
         encoded = cast("pa.DictionaryArray[Any, Any]", column)
-        values = encoded.dictionary
-        # Arrow takes none of the values of views, as polars has them in its categories.
-        if pat.is_string_view(values.type):
-            values = values.cast(pa.large_string())
-        elif pat.is_binary_view(values.type):
-            values = values.cast(pa.large_binary())
-        return values.take(encoded.indices)
-    return pc.run_end_decode(column) if pat.is_run_end_encoded(column.type) else column
+        return decoded(encoded.dictionary).take(encoded.indices)
+    if pat.is_run_end_encoded(column.type):
+        runs = cast("pa.RunEndEncodedArray[Any, Any]", column)
+        rows = np.arange(runs.offset, runs.offset + len(runs))
+        return decoded(runs.values).take(pa.array(np.searchsorted(np.asarray(runs.run_ends), rows, side="right")))
+    if pat.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if pat.is_binary_view(column.type) else column
 
 
 class _Words(NamedTuple):
