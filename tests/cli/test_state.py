@@ -92,7 +92,10 @@ def test_nothing_deduplicates(tmp_path: Path) -> None:
     """It says so, and ends well; a place without a sink is none."""
     pf.FileSink(tmp_path, uid="plain").local().open().finish()
     assert "no sink here deduplicates" in told("state", tmp_path)
-    assert "those that deduplicate are: none" in refused("state", tmp_path, "--export", tmp_path / "x", code=2)
+    for words in (("--export", tmp_path / "x"), ("--forget",)):
+        said = refused("state", tmp_path, *words, code=2)
+        assert "no sink that is meant deduplicates" in said
+        assert f"partfile status {tmp_path}" in said
     assert "is not there" in refused("state", tmp_path / "nowhere", code=2)
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -566,6 +567,7 @@ def test_large_runs_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert str(tmp_path) not in Path("/proc/self/maps").read_text(), "a sink that is closed lets go of them"
 
 
+@pytest.mark.fault("M10")
 @pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
 def test_damage_to_a_copy_is_none_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
@@ -594,6 +596,36 @@ def test_damage_to_a_copy_is_none_of_the_file(
         deduplicate.held_run(remote, file)
 
 
+@pytest.mark.fault("M11")
+def test_a_run_that_is_cut_where_it_is_mapped_ends_the_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel kills it at the next look, starts are refused, and with the file back no row is lost or doubled."""
+    monkeypatch.setattr(deduplicate, "_MAPPED_BYTES", 0)
+    kept = tmp_path / "kept"
+
+    def meet_the_cut() -> None:
+        out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
+        out.write(rows_with("a", "b"))
+        out.checkpoint()
+        (run_file,) = run_files(tmp_path / "out")
+        kept.write_bytes(run_file.read_bytes())
+        os.truncate(run_file, 0)
+        out.write(rows_with("b", "c"))
+
+    assert in_child(meet_the_cut) == -signal.SIGBUS
+    (run_file,) = run_files(tmp_path / "out")
+    before = everything(tmp_path / "out")
+    with pytest.raises(SnapshotCorrupt, match=run_file.name), sink_at(tmp_path / "out").local():
+        pass
+    assert everything(tmp_path / "out") == before
+    run_file.write_bytes(kept.read_bytes())
+    with sink_at(tmp_path / "out").local(schema=SCHEMA) as out:
+        out.write(rows_with("b", "c"))
+    assert ids_in(tmp_path / "out") == Counter("abc")
+
+
+@pytest.mark.fault("M9")
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
 def test_a_damaged_run_changes_nothing(tmp_path: Path, damage: str) -> None:
     """The start says which file it is, before there is a takeover; the parts can be recovered all the same."""
@@ -620,6 +652,7 @@ def test_a_damaged_run_changes_nothing(tmp_path: Path, damage: str) -> None:
     assert ids_in(tmp_path) == Counter("ab")
 
 
+@pytest.mark.fault("M9")
 def test_a_damaged_run_whose_keys_are_forgotten_does_not_matter(tmp_path: Path) -> None:
     """Once its time is over the sink starts without it; until then the start is refused."""
     clock = Clock()
@@ -658,6 +691,7 @@ def test_damage_to_keys_that_are_forgotten_is_told_as_what_it_is(tmp_path: Path)
     assert "--forget" not in found["hint"]
     told("savepoint", "create", base, "--to", tmp_path / "again", "--apply", "--idle-for", "0s")
     assert told_json("savepoint", "show", saved)["problem"] == ""
+    assert told_json("state", base, "--export", tmp_path / "keys.parquet")["exported"] == 1
 
 
 def test_an_idle_run_after_all_keys_expired_is_where_the_savepoint_stands(tmp_path: Path) -> None:
@@ -728,6 +762,7 @@ def test_damage_that_the_newest_checkpoint_does_not_need_is_a_note(tmp_path: Pat
     assert "--forget" not in found[0]["hint"]
 
 
+@pytest.mark.fault("M9")
 def test_a_merge_gives_no_damage_a_checksum_of_its_own(tmp_path: Path) -> None:
     """A run that went bad after the start fails the checkpoint that would merge it, and is told at the next start."""
     out = sink_at(tmp_path, **ALL_IN_FILES).local(schema=SCHEMA).open()
@@ -848,6 +883,57 @@ def test_a_savepoint_of_damaged_keys_is_refused_before_a_takeover(tmp_path: Path
     assert forget in " ".join(refused.stderr.split())
     told(*forget.split()[1:], "--apply", "--idle-for", "0s")
     told(*words)
+
+
+def test_plans_tell_of_keys_that_are_not_there(tmp_path: Path) -> None:
+    """Of an older checkpoint, of a savepoint to be made, and of one to begin with; what is not needed is not told."""
+    base = tmp_path / "out"
+    with sink_at(base, retained_checkpoints=9, **ALL_IN_FILES).local(schema=SCHEMA) as out:
+        for first in (0, 3000):
+            out.write(rows_with(*(f"{one}" for one in range(first, first + 3000))))
+            out.checkpoint()
+        saved = Path(out.savepoint(tmp_path / "saved"))
+        out.write(rows_with("later"))
+    first, merged, _ = sorted(run_files(base), key=lambda path: path.stat().st_mtime_ns)
+    data = first.read_bytes()
+    back = ("recover", base, "--restore-from", "2", "--accept-newer")
+    assert told_json(*back, code=FINDINGS)["plan"]["jobs"][0]["keys_problem"] == ""
+    digest = told_json(*back, code=FINDINGS)["digest"]
+    for wrong in (None, data[:-1]):
+        first.unlink(missing_ok=True)
+        if wrong is not None:
+            first.write_bytes(wrong)
+        plan = told_json(*back, code=FINDINGS)
+        assert plan["digest"] == digest
+        (job,) = plan["plan"]["jobs"]
+        assert f"{first} {'is missing' if wrong is None else 'has another length'}" in job["keys_problem"]
+        assert job["keys_hint"].endswith(f"partfile state {base} --uid d --forget")
+        assert "the sink does not start like that" in told(*back, code=FINDINGS)
+    create = ("savepoint", "create", base, "--to", tmp_path / "again", "--idle-for", "0s")
+    assert "--apply is refused" not in told(*create, code=FINDINGS)
+    merged.unlink()
+    assert "--apply is refused, since the keys cannot be read" in told(*create, code=FINDINGS)
+    (run_file,) = (path for path in saved.glob("*.state") if path.read_bytes().startswith(b"partfile run"))
+    run_file.unlink()
+    refused = run("recover", base, "--restore-from", saved, "--accept-newer")
+    assert refused.exit_code == FINDINGS
+    assert f"{run_file} is missing" in refused.stderr
+    assert f"partfile savepoint list {saved.parent}" in refused.stderr
+
+
+def test_a_savepoint_whose_state_cannot_be_read_says_what_is_to_be_done(tmp_path: Path) -> None:
+    """A start says where others are, and ``savepoint show`` does not tell that there are no keys."""
+    out = sink_at(tmp_path / "out", bucketer=pf.HiveBucketer("id")).local(schema=SCHEMA).open()
+    out.write(rows_with(*(f"{one}" for one in range(1000))))
+    saved = Path(out.savepoint(tmp_path / "saved"))
+    out.finish()
+    (state,) = (path for path in saved.glob("*.state") if not path.read_bytes().startswith(b"partfile run"))
+    state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(SnapshotCorrupt) as raised, sink_at(tmp_path / "new", restore_from=saved).local():
+        pass
+    assert raised.value.hint.endswith(f"partfile savepoint list {saved.parent}")
+    assert told_json("savepoint", "show", saved, code=FINDINGS)["keys"] is None
+    assert "unknown" in told("savepoint", "show", saved, code=FINDINGS)
 
 
 def test_a_running_sink_tells_of_damage_that_a_savepoint_meets(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
+@pytest.mark.fault("M9")
 def test_a_task_that_meets_damage_says_whose_keys_they_are() -> None:
     """And how the query goes on without them, as plain Python and each start do."""
     storage = CheckpointStorage(MemoryMetadataStore(), "d", FileStreamSettings(inline_threshold_bytes=0))
@@ -174,6 +175,7 @@ def model_batch(times: dict[int, int], options: pf.Deduplicate, keys: list[int |
     return +kept
 
 
+@pytest.mark.fault("M9")
 def test_a_task_gives_no_damage_a_checksum_of_its_own(tmp_path: Path, rng: random.Random) -> None:
     """Runs that went bad since the query began fail the batch that would merge them."""
     job = Job(pf.Deduplicate("id"), rng)

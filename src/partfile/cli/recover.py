@@ -249,6 +249,7 @@ def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output,
             out.line(f"  its base was {job.moves_from}, and is this one from then on", "yellow")
         if job.changes_state:
             _show_way_back(job, options, out)
+        _show_damage_of_keys(job, out)
         for part in job.parts[:_SHOWN]:
             _show_part(part, options, out)
         if len(job.parts) > _SHOWN:
@@ -261,6 +262,12 @@ def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output,
             out.line(f"  {does}", "bold red")
         if not is_applied:
             _show_staging_files(job, options, out)
+
+
+def _show_damage_of_keys(job: PlannedJob, out: Output) -> None:
+    if job.keys_problem:
+        out.line(f"  {out.in_words(job.keys_problem)}; the sink does not start like that", "bold red")
+        out.line(f"    {out.in_words(job.keys_hint)}")
 
 
 def show_recovered(planned: RecoveryPlan, done: RecoveredJob, place: Place, out: Output) -> None:
@@ -458,7 +465,7 @@ def _recover_sinks(call: Call, given: Confirmation, options: RecoveryOptions) ->
             if options.restore_from is not None:
                 error.hint = joined_hints(
                     error.hint,
-                    "A sink that has none yet begins with a savepoint by itself: FileSink(restore_from=...).",
+                    "A sink that has none yet begins with a savepoint by itself, when its FileSink is given the path.",
                 )
             raise
         _check_moved(call, options, stores, jobs)

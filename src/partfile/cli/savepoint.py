@@ -79,7 +79,7 @@ def show(call: Call) -> int:
             ("stopped the sink", "yes" if report.ends_the_job else "no"),
             ("operators", ", ".join(report.operators)),
             ("bytes of state", str(report.state_bytes)),
-            *([("keys of rows", str(report.keys))] if report.keys else []),
+            *([] if report.keys == 0 else [("keys of rows", "unknown" if report.keys is None else str(report.keys))]),
             ("written by partfile", report.writer),
         ],
     )
@@ -160,7 +160,8 @@ def create(
         planned = plan_creation(call.place, jobs[0], to, options, stores)
         if not call.out.as_json:
             show_jobs((planned.job,), options, call.out, is_applied=given.is_applied)
-            call.out.line(f"  then write a savepoint below {to}")
+            refused = "; --apply is refused, since the keys cannot be read" if planned.job.keys_problem else ""
+            call.out.line(f"  then write a savepoint below {to}{refused}", "bold red" if refused else None)
             confirmation.show_end_of_plan(given, planned, stores.checkpoints, jobs, call)
         if given.is_applied:
             now_ms = confirmation.now_of(given, stores.checkpoints, jobs, call.now_ms)

@@ -13,7 +13,7 @@ from partfile.cli.command import Call, verb
 from partfile.cli.confirmation import IDLE_FOR, Apply, Fence, IdleFor, PlanDigest
 from partfile.cli.exit_codes import DONE, FINDINGS
 from partfile.cli.output import counted, shown_bytes, shown_seconds
-from partfile.errors import ConfigError
+from partfile.errors import ConfigError, NotFound
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.keys import StateReport, export_keys, jobs_with_keys, keys_reports
 from partfile.recovery.inspect.places import no_sink_at, sinks_in
@@ -83,7 +83,7 @@ def _look(call: Call, export: str | None) -> int:
         raise no_sink_at(call.place)
     with store:
         jobs = sinks_in(store, call.place, call.uid)
-        job = None if export is None else _only(jobs_with_keys(store, jobs), call.uid)
+        job = None if export is None else _only(jobs_with_keys(store, jobs), call)
         with call.out.progress("checking runs") as step:
             reports = tuple(keys_reports(store, call.place, jobs, step))
         exported = None if job is None or export is None else export_keys(store, call.place, job, export)
@@ -98,7 +98,7 @@ def _look(call: Call, export: str | None) -> int:
 def _forget(call: Call, given: Confirmation) -> int:
     with open_stores(call.place) as stores:
         jobs = sinks_in(stores.checkpoints, call.place, call.uid)
-        job = _only(jobs_with_keys(stores.checkpoints, jobs), call.uid)
+        job = _only(jobs_with_keys(stores.checkpoints, jobs), call)
         planned = plan_forgetting(stores.checkpoints, job)
         if not call.out.as_json:
             call.out.line(f"forget {planned.keys} keys of {list(planned.columns)} of sink {planned.job}", "bold")
@@ -114,15 +114,21 @@ def _forget(call: Call, given: Confirmation) -> int:
     return DONE if given.is_applied else FINDINGS
 
 
-def _only(jobs: Sequence[Job], uid: str | None) -> Job:
+def _only(jobs: Sequence[Job], call: Call) -> Job:
     """The one of the jobs that have keys; of a sink with several writers the one that is called exactly so.
 
     Raises:
-        ConfigError: There are several, or none.
+        NotFound: There is none.
+        ConfigError: There are several.
     """
-    found = [job for job in jobs if job.name == uid] or jobs
+    if not jobs:
+        raise NotFound(
+            "no sink that is meant deduplicates, so there are no keys",
+            hint=call.out.in_words("Leave out --forget and --export. See which sinks there are: partfile status PATH"),
+        )
+    found = [job for job in jobs if job.name == call.uid] or jobs
     if len(found) != 1:
-        listed = ", ".join(job.name for job in found) or "none"
+        listed = ", ".join(job.name for job in found)
         raise ConfigError(
             f"the keys of one sink are meant, and those that deduplicate are: {listed}",
             hint="Name one with --uid NAME; its writer N is --uid NAME~N.",

@@ -111,6 +111,11 @@ class PlannedJob(Json):
     """Whether more than the parts changes: an older state is restored."""
     moves_from: str | None = None
     """The base that its checkpoints were of until now; null if that stays as it is."""
+    keys_problem: str = ""
+    """Why the sink cannot start afterwards: a file with keys of its rows is missing, or has another length. Empty if
+    that was not seen; no file was read."""
+    keys_hint: str = ""
+    """Advice for the operator; empty without a problem."""
 
     @property
     def is_needed(self) -> bool:
@@ -146,9 +151,10 @@ class RecoveryPlan(Plan):
     """Those that cannot be recovered as they are; nothing is done about them."""
 
     def decisions(self) -> dict[str, Any]:
-        """Without what was found of the parts, which may be on their way; but with those that are given up."""
-        parts = {"__all__": {"parts": {"__all__": {"found", "buckets", "finished_buckets"}}}}
-        decided = self.model_dump(mode="json", exclude={"failed": True, "jobs": parts})
+        """Without what was found of files, which may be on their way; but with the parts that are given up."""
+        found_of_parts = {"parts": {"__all__": {"found", "buckets", "finished_buckets"}}}
+        found: dict[str, Any] = {**found_of_parts, "keys_problem": True, "keys_hint": True}
+        decided = self.model_dump(mode="json", exclude={"failed": True, "jobs": {"__all__": found}})
         return decided | {"given_up": {job.job: sorted(self.given_up(job)) for job in self.jobs}}
 
     def given_up(self, job: PlannedJob) -> frozenset[str]:
@@ -347,7 +353,11 @@ def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -
     """Plan the recovery of one job, if only to take it over; None if it has no checkpoint."""
     restore = _restore(recovery_settings(place, job, options), options, job, stores)
     seen = _preview(restore, CheckpointStorage(stores.checkpoints, job.name))
-    return _job(job, seen, _looked_for(seen, stores.base, place.storage_options), _doubled(restore, seen), options)
+    damage = restore.damage_of_keys(seen.after, stores.checkpoints)
+    planned = _job(job, seen, _looked_for(seen, stores.base, place.storage_options), _doubled(restore, seen), options)
+    if planned is None or damage is None:
+        return planned
+    return planned.model_copy(update={"keys_problem": damage.message, "keys_hint": damage.hint})
 
 
 def _restore(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> Restore:

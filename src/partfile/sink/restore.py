@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from partfile.sink.settings import RestoreSettings
-    from partfile.sink.states import StreamPosition
+    from partfile.sink.states import SeenKeys, StreamPosition
     from partfile.snapshot.checkpoint_log import LogEnd
     from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef, StateHandle
     from partfile.snapshot.storage import Pointer
@@ -290,24 +290,47 @@ class Restore:
         Raises:
             SnapshotCorrupt: A run of the savepoint is missing or damaged; there is no takeover.
         """
-        location, seen = self._terms.restore_from, state.position.seen_keys
-        files = [run.handle.path for run in seen.runs if run.handle.kind == "file"] if seen is not None else []
-        if location is None or all(path.startswith(f"{SHARED}/") for path in files):
+        location = self._terms.restore_from
+        if location is None or not _has_runs_of_savepoint(state):
             return state
         pointer = pointer_to(location)
         with self._opened(location, pointer.parent) as store:
             savepoint = CheckpointStorage(store, pointer.directory)
 
             def read(handle: StateHandle) -> bytes:
-                with _named(location):
-                    try:
-                        return savepoint.read_bytes(handle)
-                    except SnapshotCorrupt as error:
-                        error.hint = _RUN_OF_SAVEPOINT_HINT
-                        raise
+                with _named(location), _savepoint_told(pointer.parent):
+                    return savepoint.read_bytes(handle)
 
             streams = self._storage.stream_factory(checkpoint_id)
             return plan.with_copied_runs(state, read, streams, self._settings.now_ms())
+
+    def damage_of_keys(self, state: SinkSnapshot, checkpoints: Store) -> SnapshotCorrupt | None:
+        """Why the sink would not start once the takeover is done: a run file that it needs is not there. Reads none.
+
+        Args:
+            state: What the takeover is to hold.
+            checkpoints: The store of the sink's own checkpoints.
+
+        Raises:
+            SnapshotCorrupt: The file is one of the savepoint that is to be restored, so there is no takeover.
+        """
+        location, seen = self._terms.restore_from, state.position.seen_keys
+        if seen is None:
+            return None
+        if location is not None and _has_runs_of_savepoint(state):
+            pointer = pointer_to(location)
+            with self._opened(location, pointer.parent) as store, _named(location), _savepoint_told(pointer.parent):
+                savepoint = CheckpointStorage(store, pointer.directory)
+                check_runs_are_there(store, savepoint, seen, self._settings.now_ms())
+            return None
+        from partfile.sink.deduplicate import damage_told  # noqa: PLC0415 - few sinks have keys, and numpy takes long.
+
+        try:
+            with damage_told(self._settings.uid, self._settings.forget_command(self._storage.job), stands=""):
+                check_runs_are_there(checkpoints, self._storage, seen, self._settings.now_ms())
+        except SnapshotCorrupt as error:
+            return error
+        return None
 
     def _check_unused(self) -> None:
         """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).
@@ -575,14 +598,11 @@ class Restore:
                     ),
                 )
             operators = restored_operators(savepoint.operators, {OPERATOR})
-            states = CheckpointStorage(store, pointer.directory)
-            return RestorePoint(
-                token=savepoint.savepoint_id,
-                location=location,
-                state=plan.restored_state(operators, states.read_state)
-                if OPERATOR in operators
-                else SinkSnapshot.fresh(new_chain_id()),
-            )
+            state = SinkSnapshot.fresh(new_chain_id())
+            if OPERATOR in operators:
+                with _savepoint_told(pointer.parent):
+                    state = plan.restored_state(operators, CheckpointStorage(store, pointer.directory).read_state)
+            return RestorePoint(token=savepoint.savepoint_id, location=location, state=state)
 
     def _opened(self, location: str, parent: str) -> Store:
         """The store of the directory above.
@@ -678,10 +698,45 @@ def _named(location: str) -> Iterator[None]:
         ) from error
 
 
-_RUN_OF_SAVEPOINT_HINT = (
-    "Nothing was changed. Put the file, which holds keys of rows, back from a copy of the savepoint; or name another "
-    "savepoint. See which there are: partfile savepoint list DIR"
-)
+@contextmanager
+def _savepoint_told(directory: str) -> Iterator[None]:
+    """Let errors of damage in the block say what is to be done about a savepoint in a directory."""
+    try:
+        yield
+    except SnapshotCorrupt as error:
+        error.hint = (
+            "Nothing was changed. Put the file back from a copy of the savepoint; or name another savepoint. See which "
+            f"there are: partfile savepoint list {shlex.quote(directory)}"
+        )
+        raise
+
+
+def _has_runs_of_savepoint(state: SinkSnapshot) -> bool:
+    """Whether a state names run files that lie in a savepoint, and not in ``shared/`` of the log."""
+    seen = state.position.seen_keys
+    handles = () if seen is None else (run.handle for run in seen.runs)
+    return any(handle.kind == "file" and not handle.path.startswith(f"{SHARED}/") for handle in handles)
+
+
+def check_runs_are_there(store: Store, storage: CheckpointStorage, seen: SeenKeys | None, now_ms: int) -> None:
+    """Look whether the file of each run that is needed is there with its length; reads none of them.
+
+    Args:
+        store: The store of ``storage``.
+        storage: The checkpoints, or the savepoint, whose runs they are.
+        seen: The keys; None if there are none.
+        now_ms: What the clock says, in milliseconds since 1970.
+
+    Raises:
+        SnapshotCorrupt: A file is missing, or has another length.
+    """
+    for run in plan.needed_runs(seen, None if seen is None else seen.ttl_ms, now_ms):
+        if run.handle.kind != "file":
+            continue
+        found, shown_path = store.look_at(storage.path(run.handle.path)), storage.shown(run.handle)
+        if found is None or found.size != run.handle.size_bytes:
+            what = "is missing" if found is None else "has another length than was written"
+            raise SnapshotCorrupt(f"state file {shown_path} {what}", path=shown_path)
 
 
 def is_begun(store: MetadataStore, directory: str) -> bool:

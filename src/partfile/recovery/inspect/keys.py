@@ -189,7 +189,8 @@ def _run_report(
 def export_keys(store: MetadataStore, place: Place, job: Job, file: str) -> int:
     """Write the keys of one job to a new Parquet file: ``hash``, 16 bytes, and ``time``; returns how many.
 
-    Its metadata have ``partfile.hash_version``, and ``partfile.columns`` and ``partfile.kinds`` as JSON.
+    Its metadata have ``partfile.hash_version``, and ``partfile.columns`` and ``partfile.kinds`` as JSON. A damaged run
+    whose keys are all forgotten is left out.
 
     Atomicity: none; what fails on the way leaves no file behind. A key that was entered again may be in two runs.
 
@@ -230,12 +231,17 @@ def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: st
         [("hash", pa.binary(16)), ("time", pa.timestamp("ms", "UTC"))],
         {f"partfile.{name}": json.dumps(value) for name, value in told.items()},
     )
-    count = 0
+    needed, count = needed_runs(seen, seen.ttl_ms, system_clock_ms()), 0
     try:
         with Path(file).open("xb") as opened, pq.ParquetWriter(opened, schema, compression="zstd") as writer:
             for run_file in seen.runs:
-                with damage_told(storage.job, command):
-                    run = opened_run(storage, run_file)
+                try:
+                    with damage_told(storage.job, command):
+                        run = opened_run(storage, run_file)
+                except SnapshotError:
+                    if run_file in needed:
+                        raise
+                    continue
                 hashes = pa.Array.from_buffers(pa.binary(16), run.keys, [None, pa.py_buffer(run.hashes())])
                 times = pa.array(run.times(slice(None))).cast(pa.timestamp("ms", "UTC"))
                 writer.write_table(pa.table([hashes, times], schema=schema))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from partfile.errors import NotApplied, SnapshotCorrupt, SnapshotError, SnapshotVersionError
+from partfile.errors import NotApplied, SnapshotError, SnapshotVersionError
 from partfile.recovery.documents import Json
 from partfile.sink import plan
 from partfile.sink.clock import system_clock_ms
+from partfile.sink.plan import SinkSnapshot
+from partfile.sink.restore import check_runs_are_there
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.documents import FileHandle, handles_of
 from partfile.snapshot.savepoints import read_savepoint, savepoints_in
@@ -20,7 +23,7 @@ from partfile.stores.registry import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.sink.states import RunFile, SeenKeys
+    from partfile.sink.states import SeenKeys
     from partfile.snapshot.savepoints import FoundSavepoint, SavepointMetadata
     from partfile.stores.base import Store
 
@@ -78,8 +81,8 @@ class SavepointReport(Json):
     """Names of the operators whose state it holds."""
     state_bytes: int
     """Of all of it."""
-    keys: int
-    """Keys of rows in it, where the sink deduplicates; else 0."""
+    keys: int | None
+    """Keys of rows in it; 0 where the sink does not deduplicate, null where the state cannot be read."""
     problem: str
     """Why it cannot be restored; empty if it can."""
     hint: str
@@ -116,7 +119,8 @@ def savepoint_report(location: str, storage_options: Mapping[str, object]) -> Sa
     pointer = pointer_to(location)
     with open_store(pointer.parent, storage_options, create_base=False) as store:
         held = read_savepoint(store, pointer.directory)
-        seen, problem = _looked_at(held, CheckpointStorage(store, pointer.directory), _check_run)
+        state, problem = _looked_at(held, CheckpointStorage(store, pointer.directory), _check_runs)
+        seen = None if state is None else state.position.seen_keys
     return SavepointReport(
         location=location,
         savepoint_id=held.savepoint_id,
@@ -127,9 +131,9 @@ def savepoint_report(location: str, storage_options: Mapping[str, object]) -> Sa
         ends_the_job=held.ends_the_job,
         operators=tuple(sorted(held.operators)),
         state_bytes=sum(handle.size_bytes for handle in [*handles_of(held.operators), *_files_of(seen)]),
-        keys=0 if seen is None else sum(run.keys for run in seen.runs),
+        keys=None if state is None else sum(run.keys for run in seen.runs) if seen is not None else 0,
         problem="" if problem is None else problem.message,
-        hint="" if problem is None else _hint(problem),
+        hint="" if problem is None else _hint(problem, pointer.parent),
     )
 
 
@@ -138,12 +142,12 @@ def _files_of(seen: SeenKeys | None) -> list[FileHandle]:
     return [handle for handle in handles if isinstance(handle, FileHandle)]
 
 
-def _hint(problem: SnapshotError) -> str:
+def _hint(problem: SnapshotError, directory: str) -> str:
     if isinstance(problem, SnapshotVersionError):
         return problem.hint
     return (
         "Put the file back from a copy of the savepoint: until then no sink can begin with it. See which others there "
-        "are: partfile savepoint list DIR"
+        f"are: partfile savepoint list {shlex.quote(directory)}"
     )
 
 
@@ -164,7 +168,7 @@ def _entry(store: Store, directory: str, found: FoundSavepoint) -> SavepointEntr
 
 def _problem_of(store: Store, held: SavepointMetadata, storage: CheckpointStorage) -> str:
     try:
-        _, problem = _looked_at(held, storage, partial(_check_is_there, store))
+        _, problem = _looked_at(held, storage, partial(check_runs_are_there, store))
     except NotApplied as error:
         # What may not be read is no reason to hide the others.
         return error.message
@@ -172,30 +176,24 @@ def _problem_of(store: Store, held: SavepointMetadata, storage: CheckpointStorag
 
 
 def _looked_at(
-    held: SavepointMetadata, storage: CheckpointStorage, check: Callable[[CheckpointStorage, RunFile], None]
-) -> tuple[SeenKeys | None, SnapshotError | None]:
-    """The keys that a savepoint holds, and why it cannot be restored; None if it can."""
-    seen = None
+    held: SavepointMetadata,
+    storage: CheckpointStorage,
+    check: Callable[[CheckpointStorage, SeenKeys | None, int], None],
+) -> tuple[SinkSnapshot | None, SnapshotError | None]:
+    """The state that a savepoint holds, None if it cannot be read; and why it cannot be restored, None if it can."""
+    state = None
     try:
-        if OPERATOR in held.operators:
-            seen = plan.restored_state(held.operators, storage.read_state).position.seen_keys
-        for run in plan.needed_runs(seen, None if seen is None else seen.ttl_ms, system_clock_ms()):
-            check(storage, run)
+        if OPERATOR not in held.operators:
+            return SinkSnapshot.fresh(""), None
+        state = plan.restored_state(held.operators, storage.read_state)
+        check(storage, state.position.seen_keys, system_clock_ms())
     except SnapshotError as error:
-        return seen, error
-    return seen, None
+        return state, error
+    return state, None
 
 
-def _check_is_there(store: Store, storage: CheckpointStorage, run: RunFile) -> None:
-    if not isinstance(run.handle, FileHandle):
-        return
-    found, shown = store.look_at(storage.path(run.handle.path)), storage.shown(run.handle)
-    if found is None or found.size != run.handle.size_bytes:
-        what = "is missing" if found is None else "is not the one the savepoint names"
-        raise SnapshotCorrupt(f"state file {shown} {what}", path=shown)
-
-
-def _check_run(storage: CheckpointStorage, run: RunFile) -> None:
+def _check_runs(storage: CheckpointStorage, seen: SeenKeys | None, now_ms: int) -> None:
     from partfile.sink.deduplicate import check_run  # noqa: PLC0415 - few savepoints have keys, and numpy takes long.
 
-    check_run(storage, run)
+    for run in plan.needed_runs(seen, None if seen is None else seen.ttl_ms, now_ms):
+        check_run(storage, run)
