@@ -31,7 +31,7 @@ from partfile.sink import deduplicate, restore_rules
 from partfile.sink.newest_state import newest_state
 from partfile.sink.plan import restored_state
 from partfile.sink.publish import Publisher
-from partfile.sink.states import OPERATOR, SeenKeys
+from partfile.sink.states import OPERATOR, RunFile, SeenKeys
 from partfile.snapshot import run_file
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
 from partfile.snapshot.key_hash import hashes_of
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from partfile.sink.file_sink import FileSink
+    from partfile.snapshot.run_file import Run
+    from partfile.snapshot.streams import CheckpointStreamFactory
 
 HOUR_MS = 3_600_000
 ALL_IN_FILES: dict[str, Any] = {"inline_threshold_bytes": 0}
@@ -795,7 +797,8 @@ def test_of_a_large_record_batch_the_latest_row_is_kept(
 ) -> None:
     """Also where its keys are looked up in several pieces, or fill several runs."""
     monkeypatch.setattr(deduplicate, limit, 4)
-    monkeypatch.setattr(run_file, "MAX_KEYS", 4 if limit == "MAX_KEYS" else run_file.MAX_KEYS)
+    if limit == "MAX_KEYS":
+        runs_of(4, monkeypatch)
     keys = pf.Deduplicate("id", keep=pf.Latest("at"))
     with sink_at(tmp_path, dedup=keys).local() as out:
         out.write(pa.record_batch({"id": ["a", *"bcdefghij", "a", "k"], "at": list(range(12))}))
@@ -1192,6 +1195,73 @@ def test_state_does_not_grow_with_rows(tmp_path: Path, options: dict[str, Any]) 
         assert out.checkpoint().state_keys <= 40
 
 
+def runs_of(keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run hold so many keys at most."""
+    for module in (run_file, deduplicate):
+        monkeypatch.setattr(module, "MAX_KEYS", keys)
+
+
+@pytest.mark.parametrize("hot", [150, 1000])
+def test_state_does_not_grow_with_rows_of_more_keys_than_a_run_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: int
+) -> None:
+    """A class has at most about twice the keys that differ, and each that comes is written two or three times."""
+    runs_of(100, monkeypatch)
+    written = 0
+    keep = deduplicate.kept_run
+
+    def counted(run: Run, streams: CheckpointStreamFactory) -> RunFile:
+        nonlocal written
+        written += run.keys
+        return keep(run, streams)
+
+    monkeypatch.setattr(deduplicate, "kept_run", counted)
+    keys = pf.Deduplicate("id", ttl="1 day", refresh="read")
+    with sink_at(tmp_path, dedup=keys, retained_checkpoints=1, **ALL_IN_FILES).local() as out:
+        for number in range(100):
+            out.write(pa.table({"id": [(number * 90 + one) % hot for one in range(90)]}))
+            progress = out.checkpoint()
+            assert progress.state_keys <= 2 * hot + 300
+        out.write(pa.table({"id": list(range(hot))}))
+        assert out.checkpoint().duplicates == hot
+        assert len(run_files(tmp_path)) <= progress.state_runs + 30
+    assert written <= 5 * 9000
+    assert broken_invariants(tmp_path) == []
+
+
+@pytest.mark.parametrize("refresh", ["read", "write"])
+def test_large_runs_are_merged_where_keys_are_entered_again(refresh: Any) -> None:
+    """Those of one class that overlap by half or more; what such a merge has made is left as it is."""
+    options = pf.Deduplicate("id", ttl="1 day", refresh=refresh)
+    most, whole = run_file.MAX_KEYS, 1 << 32
+
+    def runs(*ranges: tuple[float, float], first_ms: int = 0) -> list[RunFile]:
+        handle = FileHandle(path="shared/x", size_bytes=1, crc32=0)
+        return [
+            RunFile(
+                handle=handle,
+                keys=most * 3 // 4,
+                first_ms=first_ms,
+                last_ms=first_ms,
+                first_hash=int(begin * whole),
+                last_hash=min(int(end * whole), whole - 1),
+            )
+            for begin, end in ranges
+        ]
+
+    def groups(held: list[RunFile]) -> list[tuple[int, ...]]:
+        return [tuple(sorted(group)) for group in deduplicate.groups_to_merge(held, options)]
+
+    apart = runs((0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1))
+    assert groups(apart) == []
+    assert groups([*runs((0, 1), (0, 1), (0, 1)), *apart]) == []
+    due = [*runs((0, 1), (0, 1), (0, 1), (0, 1)), *apart]
+    assert groups(due) == ([tuple(range(8))] if refresh == "read" else [])
+    assert groups([*due[:4], *runs((0, 1), first_ms=HOUR_MS * 20), *apart[1:]]) == (
+        [(0, 1, 2, 3, 5, 6, 7)] if refresh == "read" else []
+    )
+
+
 ENCODINGS: dict[str, Any] = {
     "view": lambda values: values.cast(pa.string_view()),
     "dictionary": lambda values: values.dictionary_encode(),
@@ -1289,7 +1359,7 @@ def test_it_does_what_a_dictionary_would(
     """Random keys, times, checkpoints and restores, with runs spilled and merged all the time."""
     monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 60)
     monkeypatch.setattr(deduplicate, "_ROWS_AT_ONCE", 16)
-    monkeypatch.setattr(deduplicate, "MAX_KEYS", 300)
+    runs_of(rng.choice([40, 300]), monkeypatch)
     settings = sink_at(tmp_path).settings
     options = pf.Deduplicate("id", ttl=ttl, refresh=refresh, on_null=rng.choice(["keep", "drop"]))
     storage = CheckpointStorage(MemoryMetadataStore(), "d")

@@ -136,7 +136,7 @@ def test_a_merge_keeps_each_key_at_its_latest_time(runs: list[Keys]) -> None:
     for keys in runs:
         for key, time_ms in keys.items():
             latest[key] = max(latest.get(key, 0), time_ms)
-    whole = merged([run_from(keys) for keys in runs])
+    (whole,) = merged([run_from(keys) for keys in runs])
     assert is_about(keys_in(whole), latest, 10 * max(1, whole.unit_ms))
     decode_run(encode_run(whole), "x")
 
@@ -146,4 +146,25 @@ def test_a_merge_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_file, "_KEYS_AT_ONCE", 100)
     numbers = np.random.default_rng(2).integers(0, 2**64, 3000, np.uint64)
     runs = [run_from({(int(one), 1): at for one in some}) for at, some in enumerate((numbers[:2000], numbers[1000:]))]
-    assert keys_in(merged(runs)) == {**keys_in(runs[0]), **keys_in(runs[1])}
+    (whole,) = merged(runs)
+    assert keys_in(whole) == {**keys_in(runs[0]), **keys_in(runs[1])}
+
+
+@given(st.lists(KEYS, min_size=1, max_size=4), st.integers(1, 8))
+def test_a_merge_of_more_than_a_run_holds_makes_several(runs: list[Keys], most: int) -> None:
+    """Each within the limit, one after the other by hashes, together with each key at its latest time."""
+    latest: Keys = {}
+    for keys in runs:
+        for key, time_ms in keys.items():
+            latest[key] = max(latest.get(key, 0), time_ms)
+    sources = [run_from(keys) for keys in runs]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_file, "MAX_KEYS", most)
+        made = list(merged(sources))
+        for run in made:
+            decode_run(encode_run(run), "x")
+    assert all(0 < run.keys <= most for run in made)
+    found = [keys_in(run) for run in made]
+    together = {key: time_ms for one in found for key, time_ms in one.items()}
+    assert list(together) == sorted(together)
+    assert is_about(together, latest, 10 * max(1, *(run.unit_ms for run in (*sources, *made))))

@@ -20,6 +20,7 @@ from partfile.sink import deduplicate
 from partfile.sink.spark import distinct
 from partfile.sink.spark.distinct import KeyAnswer, TaskKeys, by_key, is_in_one_partition, key_plan
 from partfile.sink.states import SeenKeys
+from partfile.snapshot import run_file
 from partfile.snapshot.documents import FileHandle, InlineHandle
 from partfile.snapshot.key_hash import hashes_of
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
@@ -196,7 +197,9 @@ def test_tasks_do_what_a_dictionary_would(
 ) -> None:
     """Random keys, times, numbers of tasks, lost attempts and batches; runs are spilled and merged all the time."""
     monkeypatch.setattr(deduplicate, "_MOST_KEYS_IN_MEMORY", 60)
-    monkeypatch.setattr(deduplicate, "MAX_KEYS", 300)
+    most = rng.choice([40, 300])
+    for module in (run_file, deduplicate):
+        monkeypatch.setattr(module, "MAX_KEYS", most)
     monkeypatch.setattr(distinct, "_ROWS_AT_ONCE", 16)
     options = pf.Deduplicate("id", ttl=ttl, refresh=refresh, on_null=rng.choice(["keep", "drop"]))
     job, times, clock_ms, now_ms = Job(options, rng), dict[int, int](), 1000, 0

@@ -7,7 +7,9 @@ that expire at different times are not, so that a whole file falls when its last
 
 from __future__ import annotations
 
+import bisect
 import difflib
+import itertools
 import logging
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -50,6 +52,8 @@ _EXPIRY_CLASSES = 8
 """A ``ttl`` has so many classes: keys of one class are merged, and a file outlives its first key by an eighth more."""
 _MAPPED_BYTES = 1 << 20
 """Larger runs are read where they lie on disk."""
+_LARGE = 4
+"""Runs of more than this fraction of the most keys are large: they may not find others to be merged with."""
 _CLOCK_SKEW_MS = 60 * 60 * 1000
 """Clocks may differ by so much before the log warns."""
 
@@ -97,6 +101,16 @@ class HeldRun:
     def last_ms(self) -> int:
         """Time of its youngest key."""
         return self._told.last_ms
+
+    @property
+    def first_hash(self) -> int:
+        """The first 32 bits of its first hash."""
+        return int(self.run.high[0]) >> 32 if self.file is None else self.file.first_hash
+
+    @property
+    def last_hash(self) -> int:
+        """The first 32 bits of its last hash."""
+        return int(self.run.high[-1]) >> 32 if self.file is None else self.file.last_hash
 
     @property
     def _told(self) -> Run | RunFile:
@@ -162,9 +176,7 @@ class KnownKeys:
         high, low, first = _first_of_each(hashes.high[rows], hashes.low[rows])
         is_seen = self._is_seen(high, low)
         is_kept[rows[first[~is_seen]]] = True
-        # Without a ttl there is no time to begin anew.
-        prolongs = self._options.refresh == "read" and self._options.ttl_ms is not None
-        entered = slice(None) if prolongs else ~is_seen
+        entered = slice(None) if self._options.enters_again else ~is_seen
         self._enter(high[entered], low[entered])
         return is_kept
 
@@ -222,7 +234,7 @@ class KnownKeys:
             some = slice(begin, begin + MAX_KEYS)
             times = np.full(len(high[some]), self._time_ms, np.int64)
             self._runs.append(HeldRun.opened(run_of(high[some], low[some], times)))
-        self._merge(self._fresh_from)
+        self._merge(groups_to_merge(self._runs[self._fresh_from :], self._options), self._fresh_from)
         if sum(held.keys for held in self._runs[self._fresh_from :]) >= _MOST_KEYS_IN_MEMORY:
             # No checkpoint names these files before the next one does. If it never comes, they are orphans.
             self.write_runs(self._storage.stream_factory(1))
@@ -232,15 +244,21 @@ class KnownKeys:
         """The place of the first run that has no file."""
         return next((at for at, held in enumerate(self._runs) if held.file is None), len(self._runs))
 
-    def _merge(self, begin: int) -> None:
-        """Merge the runs from a place on that are due for it, among them each without a file; these stay last."""
+    def _merge(self, groups: list[tuple[int, ...]], begin: int) -> None:
+        """Merge groups of the runs from a place on, among them each without a file; these stay last."""
         runs = self._runs
-        groups = groups_to_merge(runs[begin:], self._options.ttl_ms)
         places = {begin + at for group in groups for at in group}
         self._give_up(runs[at] for at in sorted(places))
-        made = [HeldRun.opened(merged([self._checked(runs[begin + at]) for at in group])) for group in groups]
+        made = [held for group in groups for held in self._merged([runs[begin + at] for at in group])]
         left = [held for at, held in enumerate(runs) if at not in places]
         self._runs = sorted([*left, *made], key=lambda held: held.file is None)
+
+    def _merged(self, runs: list[HeldRun]) -> Iterator[HeldRun]:
+        is_one = sum(held.keys for held in runs) <= MAX_KEYS
+        for run in merged([self._checked(held) for held in runs]):
+            # Several would take memory together, so each has its file at once; the next checkpoint names it.
+            file = None if is_one else kept_run(run, self._storage.stream_factory(1))
+            yield HeldRun.opened(run) if file is None else HeldRun.opened(opened_run(self._storage, file), file)
 
     def _checked(self, held: HeldRun) -> Run:
         """A run, with its file read again: a merge would give damage that came since a checksum of its own."""
@@ -257,7 +275,7 @@ class KnownKeys:
     def merge_fresh(self) -> None:
         """Merge what is new with what is of its size, before all gets files."""
         if self._fresh_from < len(self._runs):
-            self._merge(0)
+            self._merge(groups_to_merge(self._runs, self._options), 0)
 
     def write_runs(self, streams: CheckpointStreamFactory, *, is_last: bool = False) -> tuple[RunFile, ...]:
         """Give each run without a file one, or its place in the checkpoint if it is small, and return all runs.
@@ -377,27 +395,59 @@ class Deduplicator:
         )
 
 
-def groups_to_merge(runs: Sequence[HeldRun | RunFile], ttl_ms: int | None) -> list[tuple[int, ...]]:
+def groups_to_merge(runs: Sequence[HeldRun | RunFile], options: Deduplicate) -> list[tuple[int, ...]]:
     """Which runs are to become one, by their places: those of one expiry class that are of about one size.
 
     From the smallest on, a run joins those before it while it has at most twice as many keys as they have together. So
     the number of runs grows with the logarithm of the keys, and so does how often a key is written.
 
+    Where keys are entered again, large runs of a class become several, each of a range of hashes of its own.
+
     Args:
         runs: In any order.
-        ttl_ms: How long a key is remembered; None is for ever.
+        options: How long a key is remembered, and whether it is entered again.
     """
     groups: list[list[int]] = []
     keys, last = 0, None
-    for at in sorted(range(len(runs)), key=lambda at: (_class_of(runs[at], ttl_ms), runs[at].keys)):
-        run, of = runs[at], _class_of(runs[at], ttl_ms)
+    for at in sorted(range(len(runs)), key=lambda at: (_class_of(runs[at], options.ttl_ms), runs[at].keys)):
+        run, of = runs[at], _class_of(runs[at], options.ttl_ms)
         if of == last and run.keys <= 2 * keys and run.keys + keys <= MAX_KEYS:
             groups[-1].append(at)
             keys += run.keys
         else:
             groups.append([at])
             keys, last = run.keys, of
-    return [tuple(group) for group in groups if len(group) > 1]
+    several = [tuple(group) for group in groups if len(group) > 1]
+    if options.enters_again:
+        several += _large_groups([group[0] for group in groups if len(group) == 1], runs, options.ttl_ms)
+    return several
+
+
+def _large_groups(
+    alone: Iterable[int], runs: Sequence[HeldRun | RunFile], ttl_ms: int | None
+) -> Iterator[tuple[int, ...]]:
+    """The large runs of each class of which half the keys or more may be in the others as well.
+
+    What a merge has made are runs that do not overlap. Once as many keys have come as they have, all are merged again:
+    so a class has at most about twice the keys that differ, and each key that comes is written twice or so.
+    """
+    large = [at for at in alone if runs[at].keys > MAX_KEYS // _LARGE]
+    for _, of_class in itertools.groupby(large, key=lambda at: _class_of(runs[at], ttl_ms)):
+        places = list(of_class)
+        if 2 * _keys_apart([runs[at] for at in places]) <= sum(runs[at].keys for at in places):
+            yield tuple(places)
+
+
+def _keys_apart(runs: Iterable[HeldRun | RunFile]) -> int:
+    """How many keys those of some runs have that do not overlap, the densest first."""
+    ranges, keys = list[tuple[int, int]](), 0
+    for run in sorted(runs, key=lambda run: run.keys / (run.last_hash - run.first_hash + 1), reverse=True):
+        at = bisect.bisect(ranges, (run.first_hash, run.last_hash))
+        is_after = at == 0 or ranges[at - 1][1] <= run.first_hash
+        if is_after and (at == len(ranges) or run.last_hash <= ranges[at][0]):
+            ranges.insert(at, (run.first_hash, run.last_hash))
+            keys += run.keys
+    return keys
 
 
 def _class_of(run: HeldRun | RunFile, ttl_ms: int | None) -> tuple[int, int]:

@@ -296,6 +296,11 @@ class Deduplicate(Options):
         """How long a key is remembered, in milliseconds; None is for ever."""
         return None if self.ttl is None else max(1, round(self.ttl * 1000))
 
+    @property
+    def enters_again(self) -> bool:
+        """Whether a known key is entered with each row that has it: without a ttl there is no time to begin anew."""
+        return self.refresh == "read" and self.ttl is not None
+
 
 HIDING_PREFIXES = ("_", ".")
 

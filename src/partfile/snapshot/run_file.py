@@ -21,7 +21,7 @@ from partfile.snapshot.documents import CORRUPT_HINT, HASH_VERSION, decode_body,
 from partfile.stores.base import Persisted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from mmap import mmap
 
     from numpy.typing import NDArray
@@ -130,32 +130,65 @@ def run_of(high: Words, low: Words, times: Times) -> Run:
     return Run(high, low, ages.astype(np.uint32), first_ms, first_ms + int(ages.max()) * unit_ms, unit_ms)
 
 
-def merged(runs: Sequence[Run]) -> Run:
-    """One run of the keys of several; of a key that is in more of them, the latest time counts.
+def merged(runs: Sequence[Run]) -> Iterator[Run]:
+    """The keys of several runs in one, or in as many as their number takes, each of a range of hashes of its own.
 
-    Memory: the result, and some 50 MB more.
+    Of a key that is in more of them, the latest time counts.
+
+    Memory: one run of the result, and some 50 MB more.
 
     Args:
-        runs: Of at most ``MAX_KEYS`` keys together.
+        runs: At least one.
     """
     most = sum(run.keys for run in runs)
-    high, low = np.empty(most, np.uint64), np.empty(most, np.uint64)
-    times, count = np.empty(most, np.int64), 0
-    pieces = most // _KEYS_AT_ONCE + 1
+    pieces = most // min(_KEYS_AT_ONCE, MAX_KEYS) + 1
     # Hashes are spread evenly, so equal ranges of them hold about as many keys.
     bounds = np.array([(piece << 64) // pieces for piece in range(1, pieces)], np.uint64)
     cuts = [[0, *np.searchsorted(run.high, bounds).tolist(), run.keys] for run in runs]
+    gathered = _Gathered(most)
     for piece in range(pieces):
         slices = [slice(cut[piece], cut[piece + 1]) for cut in cuts]
-        sorted_piece = _sorted(
+        high, low, times = _sorted(
             np.concatenate([run.high[some] for run, some in zip(runs, slices, strict=True)]),
             np.concatenate([run.low[some] for run, some in zip(runs, slices, strict=True)]),
             np.concatenate([run.times(some) for run, some in zip(runs, slices, strict=True)]),
         )
-        end = count + len(sorted_piece[0])
-        high[count:end], low[count:end], times[count:end] = sorted_piece
-        count = end
-    return run_of(high[:count], low[:count], times[:count])
+        # A piece is cut only if chance, or the hashes of a test, put more into it than a run holds.
+        for some in (slice(begin, begin + MAX_KEYS) for begin in range(0, len(high), MAX_KEYS)):
+            if not gathered.has_room(len(high[some])):
+                yield gathered.run()
+                gathered = _Gathered(most)
+            gathered.append(high[some], low[some], times[some])
+    yield gathered.run()
+
+
+class _Gathered:
+    """Keys that become one run.
+
+    Args:
+        most: Keys that may come at most.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._room = min(most, MAX_KEYS)
+        self._high, self._low = np.empty(self._room, np.uint64), np.empty(self._room, np.uint64)
+        self._times = np.empty(self._room, np.int64)
+        self._count = 0
+
+    def has_room(self, keys: int) -> bool:
+        """Whether so many more fit."""
+        return self._count + keys <= self._room
+
+    def append(self, high: Words, low: Words, times: Times) -> None:
+        """Take keys behind those so far."""
+        end = self._count + len(high)
+        some = slice(self._count, end)
+        self._high[some], self._low[some], self._times[some] = high, low, times
+        self._count = end
+
+    def run(self) -> Run:
+        """The run; at least one key has come."""
+        return run_of(self._high[: self._count], self._low[: self._count], self._times[: self._count])
 
 
 def _sorted(high: Words, low: Words, times: Times) -> tuple[Words, Words, Times]:

@@ -56,7 +56,8 @@ class MergedGroup(Persisted):
 
     group: int
     """Its place in the plan."""
-    file: RunFile
+    files: tuple[RunFile, ...]
+    """The runs that it has become."""
 
 
 class KeyAnswer(Persisted):
@@ -95,7 +96,7 @@ class KeyPlan:
     @property
     def groups(self) -> list[tuple[int, ...]]:
         """The runs that are merged, by their places in ``runs``."""
-        return groups_to_merge(self.runs, self.options.ttl_ms)
+        return groups_to_merge(self.runs, self.options)
 
     @property
     def _runs_before(self) -> tuple[RunFile, ...]:
@@ -111,11 +112,11 @@ class KeyPlan:
             answers: Of the tasks that count. What others have written is named by no checkpoint.
             checkpoint_id: The checkpoint.
         """
-        done = {one.group: one.file for answer in answers for one in answer.merged}
+        done = {one.group: one.files for answer in answers for one in answer.merged}
         groups = self.groups
         gone = {at for group in done for at in groups[group]}
         runs = [run for at, run in enumerate(self.runs) if at not in gone]
-        runs += [*done.values(), *(run for answer in answers for run in answer.fresh)]
+        runs += [run for files in (*done.values(), *(answer.fresh for answer in answers)) for run in files]
         unneeded = [self.runs[at] for at in sorted(gone)]
         unneeded += [run for run in self._runs_before if self._is_expired(run)]
         paths = [run.handle.path for run in unneeded if isinstance(run.handle, FileHandle)]
@@ -297,8 +298,13 @@ class TaskKeys:
             return KeyAnswer(
                 fresh=tuple(file for file in self._keys.write_runs(streams, is_last=True) if id(file) not in named),
                 merged=tuple(
-                    MergedGroup(group=at, file=kept_run(merged([self._checked(run) for run in runs]), streams))
-                    for at, runs in enumerate(self._plan.groups)
+                    MergedGroup(
+                        group=at,
+                        files=tuple(
+                            kept_run(run, streams) for run in merged([self._checked(place) for place in group])
+                        ),
+                    )
+                    for at, group in enumerate(self._plan.groups)
                     if at % self._plan.partitions == subtask
                 ),
                 duplicates=self._duplicates,
