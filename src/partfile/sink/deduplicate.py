@@ -53,7 +53,7 @@ _EXPIRY_CLASSES = 8
 _MAPPED_BYTES = 1 << 20
 """Larger runs are read where they lie on disk."""
 _LARGE = 4
-"""Runs of more than this fraction of the most keys are large: they may not find others to be merged with."""
+"""A run of more than a fourth of ``MAX_KEYS`` is large: with another of its size it is often too much for one run."""
 _CLOCK_SKEW_MS = 60 * 60 * 1000
 """Clocks may differ by so much before the log warns."""
 
