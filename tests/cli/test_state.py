@@ -33,8 +33,8 @@ def run_files(base: Path) -> list[Path]:
     return sorted((base / "_partfile" / "d" / "shared").iterdir())
 
 
-def write(base: Path, *ids: str, uid: str = "d", **options: Any) -> None:
-    keys = pf.Deduplicate("id", ttl="7 days")
+def write(base: Path, *ids: str, uid: str = "d", ttl: str | None = "7 days", **options: Any) -> None:
+    keys = pf.Deduplicate("id", ttl=ttl)
     sink = pf.FileSink(
         base, uid=uid, format="json", deduplicate=keys, clock=lambda: TIME_MS, on_used_base="accept", **options
     )
@@ -101,7 +101,7 @@ def test_nothing_deduplicates(tmp_path: Path) -> None:
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Neither a half file nor a traceback."""
-    write(tmp_path, "a", inline_threshold_bytes=0)
+    write(tmp_path, "a", inline_threshold_bytes=0, ttl=None)
     missing = tmp_path / "missing" / "keys.parquet"
     assert "cannot be written" in refused("state", tmp_path, "--export", missing, code=2)
     (run,) = run_files(tmp_path)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ import pytest
 
 import partfile as pf
 from partfile.errors import Fenced, PartfileError
+from partfile.sink import deduplicate
+from partfile.snapshot import run_file
 from partfile.stores.local.posix import CHANGING_CALLS
 from partfile.testing.faults import ActAt, FailAt, KillAt, Recorder, StopAt, count_calls
 from support.sinks.life_cycle import (
@@ -33,7 +35,7 @@ from support.sinks.life_cycle import (
 from support.sinks.recovery import broken_invariants, clean_all, planned_cleaning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from partfile.testing.faults import When
 
@@ -42,10 +44,12 @@ ROWS = 16
 LATE = 5
 """A row comes again with the row so many behind it, and once more twice as far behind."""
 EXPIRING = "keys expire"
+AGAIN = "keys are entered again"
 FORMS: dict[str, dict[str, Any]] = {
     "text": {},
     "staged parquet": {"format": "parquet", "buckets_per_staging_file": None},
     "one checkpoint retained": {"retained_checkpoints": 1},
+    AGAIN: {"retained_checkpoints": 1, "deduplicate": pf.Deduplicate(["bucket", "row"], ttl="1 day", refresh="read")},
     EXPIRING: {"deduplicate": pf.Deduplicate(["bucket", "row"], ttl="450 minutes")},
 }
 HOUR_MS = 3_600_000
@@ -59,6 +63,15 @@ def distinct_sink(base: Path, **options: Any) -> pf.FileSink:
     return make_sink(base, **(fixed | options))
 
 
+@contextmanager
+def keys_a_run(form: str) -> Iterator[None]:
+    """Where keys are entered again, few make a run large."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (run_file, deduplicate) if form == AGAIN else ():
+            patch.setattr(module, "MAX_KEYS", 6)
+        yield
+
+
 def life(base: Path, *, form: str = "text", interceptor: object = None) -> None:
     """Write each row when its turn comes and twice later; a run begins some turns before the position it restored.
 
@@ -66,7 +79,8 @@ def life(base: Path, *, form: str = "text", interceptor: object = None) -> None:
     Where keys expire, the clock goes on with the turns: the second time of a row is within the ttl, the third is not.
     """
     clock = SteppingClock()
-    with distinct_sink(base, interceptor=interceptor, clock=clock, **FORMS[form]).local() as out:
+    sink = distinct_sink(base, interceptor=interceptor, clock=clock, **FORMS[form])
+    with keys_a_run(form), sink.local() as out:
         for number in range(max(0, rows_done(out) - LATE), ROWS + 2 * LATE):
             if form == EXPIRING:
                 clock.now_ms = number // HOURS_A_STEP * HOURS_A_STEP * HOUR_MS

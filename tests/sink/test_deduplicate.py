@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import logging
 import os
@@ -48,7 +49,7 @@ from support.sinks.recovery import DAY_S, broken_invariants, clean_all, go_back,
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from partfile.sink.file_sink import FileSink
     from partfile.snapshot.run_file import Run
@@ -607,6 +608,8 @@ def test_a_run_that_is_cut_where_it_is_mapped_ends_the_process_alone(
     kept = tmp_path / "kept"
 
     def meet_the_cut() -> None:
+        # What it would print of the signal that is meant to kill is long.
+        faulthandler.disable()
         out = sink_at(tmp_path / "out", **ALL_IN_FILES).local(schema=SCHEMA).open()
         out.write(rows_with("a", "b"))
         out.checkpoint()
@@ -693,7 +696,9 @@ def test_damage_to_keys_that_are_forgotten_is_told_as_what_it_is(tmp_path: Path)
     assert "--forget" not in found["hint"]
     told("savepoint", "create", base, "--to", tmp_path / "again", "--apply", "--idle-for", "0s")
     assert told_json("savepoint", "show", saved)["problem"] == ""
-    assert told_json("state", base, "--export", tmp_path / "keys.parquet")["exported"] == 1
+    exported = told_json("state", base, "--export", tmp_path / "keys.parquet")
+    assert (exported["exported"], exported["left_out"]) == (1, 1)
+    assert "1 keys left out" in told("state", base, "--export", tmp_path / "again.parquet")
 
 
 def test_an_idle_run_after_all_keys_expired_is_where_the_savepoint_stands(tmp_path: Path) -> None:
@@ -911,17 +916,58 @@ def test_plans_tell_of_keys_that_are_not_there(tmp_path: Path) -> None:
         (job,) = plan["plan"]["jobs"]
         assert f"{first} {'is missing' if wrong is None else 'has another length'}" in job["keys_problem"]
         assert job["keys_hint"].endswith(f"partfile state {base} --uid d --forget")
-        assert "the sink does not start like that" in told(*back, code=FINDINGS)
+        shown = told(*back, code=FINDINGS)
+        assert "the sink does not start like that" in shown
+        assert f"Choose another checkpoint; see which there are: partfile checkpoints {base} --uid d. Or" in shown
+        assert told_json("status", base)["sinks"][0]["problem"] is None
     create = ("savepoint", "create", base, "--to", tmp_path / "again", "--idle-for", "0s")
     assert "--apply is refused" not in told(*create, code=FINDINGS)
     merged.unlink()
     assert "--apply is refused, since the keys cannot be read" in told(*create, code=FINDINGS)
+    # Nothing waits for a command, and the sink does not start all the same.
+    for words in (("recover", base), ("status", base, "--quiet-after", "0s")):
+        result = run(*words)
+        assert result.exit_code == FINDINGS
+        assert f"{merged} is missing" in result.stdout + result.stderr
+        assert "partfile state" in result.stdout + result.stderr
+    (left,) = told_json("recover", base, code=FINDINGS)["plan"]["failed"]
+    assert left["problem"]["message"] == told_json("status", base, code=FINDINGS)["sinks"][0]["problem"]["message"]
+    merged.mkdir()
+    assert "is something else than a file" in run("recover", base).stderr
     (run_file,) = (path for path in saved.glob("*.state") if path.read_bytes().startswith(b"partfile run"))
     run_file.unlink()
     refused = run("recover", base, "--restore-from", saved, "--accept-newer")
     assert refused.exit_code == FINDINGS
     assert f"{run_file} is missing" in refused.stderr
     assert f"partfile savepoint list {saved.parent}" in refused.stderr
+
+
+def test_a_plan_looks_whether_the_sink_has_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has merged since the plan began is not missing, neither to ``recover`` nor to ``status``."""
+    base = tmp_path / "out"
+    out = sink_at(base, retained_checkpoints=2, **ALL_IN_FILES).local(schema=SCHEMA).open()
+
+    def write_on() -> None:
+        for number in range(6):
+            out.write(rows_with(*(f"{time.monotonic_ns()} {number} {one}" for one in range(10))))
+            out.checkpoint()
+
+    write_on()
+    for words in (("recover", base), ("status", base, "--quiet-after", "1h")):
+        look_at, looked = LocalStore.look_at, list[str]()
+
+        def look_late(store: LocalStore, path: str, look_at: Any = look_at, looked: list[str] = looked) -> Any:
+            if "/shared/" in path and not looked:
+                looked.append(path)
+                write_on()
+            return look_at(store, path)
+
+        monkeypatch.setattr(LocalStore, "look_at", look_late)
+        result = run(*words)
+        monkeypatch.setattr(LocalStore, "look_at", look_at)
+        assert looked
+        assert "cannot be read" not in result.stdout + result.stderr
+    out.finish()
 
 
 def test_a_savepoint_whose_state_cannot_be_read_says_what_is_to_be_done(tmp_path: Path) -> None:
@@ -1205,7 +1251,7 @@ def runs_of(keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_state_does_not_grow_with_rows_of_more_keys_than_a_run_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: int
 ) -> None:
-    """A class has at most about twice the keys that differ, and each that comes is written two or three times."""
+    """Of an expiry class it has each key four times or so, and writes each that comes eight times at most."""
     runs_of(100, monkeypatch)
     written = 0
     keep = deduplicate.kept_run
@@ -1221,45 +1267,93 @@ def test_state_does_not_grow_with_rows_of_more_keys_than_a_run_holds(
         for number in range(100):
             out.write(pa.table({"id": [(number * 90 + one) % hot for one in range(90)]}))
             progress = out.checkpoint()
-            assert progress.state_keys <= 2 * hot + 300
+            assert progress.state_keys <= 4 * hot + 300
         out.write(pa.table({"id": list(range(hot))}))
         assert out.checkpoint().duplicates == hot
         assert len(run_files(tmp_path)) <= progress.state_runs + 30
-    assert written <= 5 * 9000
+    assert written <= 8 * 9000
     assert broken_invariants(tmp_path) == []
 
 
+def large_runs(*ranges: tuple[float, float], size: float = 0.75, first_ms: int = 0) -> list[RunFile]:
+    """Runs of so much of the most keys, each of a range of all hashes."""
+    handle = FileHandle(path="shared/x", size_bytes=1, crc32=0)
+    return [
+        RunFile(
+            handle=handle,
+            keys=round(run_file.MAX_KEYS * size),
+            first_ms=first_ms,
+            last_ms=first_ms,
+            first_hash=int(begin * 2**32) + 1,
+            last_hash=int(end * 2**32) - 1,
+        )
+        for begin, end in ranges
+    ]
+
+
 @pytest.mark.parametrize("refresh", ["read", "write"])
-def test_large_runs_are_merged_where_keys_are_entered_again(refresh: Any) -> None:
-    """Those of one class that overlap by half or more; what such a merge has made is left as it is."""
+def test_large_runs_are_merged_by_halves_where_keys_are_entered_again(refresh: Any) -> None:
+    """Two of one class whose hashes have the same first bits; never more, and small ones as ever."""
     options = pf.Deduplicate("id", ttl="1 day", refresh=refresh)
-    most, whole = run_file.MAX_KEYS, 1 << 32
 
-    def runs(*ranges: tuple[float, float], first_ms: int = 0) -> list[RunFile]:
-        handle = FileHandle(path="shared/x", size_bytes=1, crc32=0)
-        return [
-            RunFile(
-                handle=handle,
-                keys=most * 3 // 4,
-                first_ms=first_ms,
-                last_ms=first_ms,
-                first_hash=int(begin * whole),
-                last_hash=min(int(end * whole), whole - 1),
-            )
-            for begin, end in ranges
-        ]
+    def groups(held: list[RunFile], tasks: int = 1) -> list[tuple[int, ...]]:
+        return deduplicate.groups_to_merge(held, options, tasks)
 
-    def groups(held: list[RunFile]) -> list[tuple[int, ...]]:
-        return [tuple(sorted(group)) for group in deduplicate.groups_to_merge(held, options)]
+    def only_read(*found: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return list(found) if refresh == "read" else []
 
-    apart = runs((0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1))
-    assert groups(apart) == []
-    assert groups([*runs((0, 1), (0, 1), (0, 1)), *apart]) == []
-    due = [*runs((0, 1), (0, 1), (0, 1), (0, 1)), *apart]
-    assert groups(due) == ([tuple(range(8))] if refresh == "read" else [])
-    assert groups([*due[:4], *runs((0, 1), first_ms=HOUR_MS * 20), *apart[1:]]) == (
-        [(0, 1, 2, 3, 5, 6, 7)] if refresh == "read" else []
-    )
+    halves = large_runs((0, 0.5), (0.5, 1), (0, 1))
+    assert groups(halves) == []
+    assert groups([*halves, *large_runs((0, 1))]) == only_read((2, 3))
+    assert groups([*halves, *large_runs((0, 0.5), (0.5, 1))], 2) == only_read((0, 3), (1, 4))
+    assert groups([*halves, *large_runs((0, 0.5), (0.5, 1))]) == only_read((0, 3))
+    assert groups([*large_runs((0, 0.25)), *large_runs((0.25, 0.5)), *halves]) == []
+    assert groups([*halves, *large_runs((0, 1), first_ms=HOUR_MS * 20)]) == []
+    # These are not large enough for two of them to be more than one run holds.
+    smaller = large_runs((0, 0.5), (0, 0.5), (0.5, 1), (0.5, 1), size=0.3)
+    assert groups(smaller) == (only_read((0, 1), (2, 3)) or [(0, 1, 2)])
+    # Of these the range is chance.
+    assert groups(large_runs((0, 0.1), (0.9, 1), size=0.01)) == [(0, 1)]
+    many = [run for at in range(32) for run in large_runs((at / 32, (at + 1) / 32), (at / 32, (at + 1) / 32))]
+    assert len(groups(many)) == len(only_read(*[()] * 8))
+
+
+def test_the_halves_of_large_runs_are_not_in_memory_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its file before the next one is made."""
+    runs_of(100, monkeypatch)
+    deeds = list[str]()
+    merge, keep = deduplicate.merged, deduplicate.kept_run
+
+    def merged_one_by_one(runs: list[Run]) -> Iterator[Run]:
+        for one in merge(runs):
+            deeds.append("made")
+            yield one
+
+    def kept(run: Run, streams: CheckpointStreamFactory) -> RunFile:
+        deeds.append("kept")
+        return keep(run, streams)
+
+    keys = pf.Deduplicate("id", ttl="1 day", refresh="read")
+    with sink_at(tmp_path, dedup=keys, **ALL_IN_FILES).local() as out:
+        for first in (0, 90):
+            out.write(pa.table({"id": list(range(first, first + 90))}))
+            if first:
+                monkeypatch.setattr(deduplicate, "merged", merged_one_by_one)
+                monkeypatch.setattr(deduplicate, "kept_run", kept)
+            out.checkpoint()
+        assert deeds == ["made", "kept"] * 2
+        out.write(pa.table({"id": list(range(180))}))
+        assert out.checkpoint().duplicates == 180
+
+
+def test_a_run_in_memory_has_the_range_that_its_file_says() -> None:
+    """So that it is merged with the same runs before and after."""
+    storage = CheckpointStorage(MemoryMetadataStore(), "d", FileStreamSettings())
+    hashes = hashes_of([pa.array(range(100))])
+    run = run_of(np.sort(hashes.high), hashes.low, np.zeros(100, np.int64))
+    held, file = deduplicate.HeldRun.opened(run), deduplicate.kept_run(run, storage.stream_factory(1))
+    assert (held.first_hash, held.last_hash) == (file.first_hash, file.last_hash)
+    assert 0 < held.first_hash < held.last_hash < 2**32
 
 
 ENCODINGS: dict[str, Any] = {

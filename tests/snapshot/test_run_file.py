@@ -152,7 +152,10 @@ def test_a_merge_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.lists(KEYS, min_size=1, max_size=4), st.integers(1, 8))
 def test_a_merge_of_more_than_a_run_holds_makes_several(runs: list[Keys], most: int) -> None:
-    """Each within the limit, one after the other by hashes, together with each key at its latest time."""
+    """Each within the limit, one after the other by hashes, together with each key at its latest time.
+
+    None has hashes of both halves of what all have.
+    """
     latest: Keys = {}
     for keys in runs:
         for key, time_ms in keys.items():
@@ -168,3 +171,9 @@ def test_a_merge_of_more_than_a_run_holds_makes_several(runs: list[Keys], most: 
     together = {key: time_ms for one in found for key, time_ms in one.items()}
     assert list(together) == sorted(together)
     assert is_about(together, latest, 10 * max(1, *(run.unit_ms for run in (*sources, *made))))
+    highs = [high for high, _ in together]
+    if sum(run.keys for run in sources) > most and highs[0] < highs[-1]:
+        bit = (highs[0] ^ highs[-1]).bit_length() - 1
+        assert all(int(run.high[0]) >> bit == int(run.high[-1]) >> bit for run in made)
+    else:
+        assert len(made) == 1 or highs[0] == highs[-1]

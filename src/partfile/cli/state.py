@@ -87,7 +87,12 @@ def _look(call: Call, export: str | None) -> int:
         with call.out.progress("checking runs") as step:
             reports = tuple(keys_reports(store, call.place, jobs, step))
         exported = None if job is None or export is None else export_keys(store, call.place, job, export)
-    report = StateReport(checkpoints_at=call.place.checkpoint_url, sinks=reports, exported=exported)
+    report = StateReport(
+        checkpoints_at=call.place.checkpoint_url,
+        sinks=reports,
+        exported=None if exported is None else exported.written,
+        left_out=None if exported is None else exported.left_out,
+    )
     if call.out.as_json:
         call.out.report(report)
     else:
@@ -163,6 +168,8 @@ def _show(report: StateReport, export: str | None, call: Call) -> None:
         call.out.line("no sink here deduplicates")
     if export is not None:
         call.out.line(f"{report.exported} keys written to {export}")
+        if report.left_out:
+            call.out.line(f"{report.left_out} keys left out: all of them are forgotten, and their files are damaged")
 
 
 def _time(time_ms: int) -> str:

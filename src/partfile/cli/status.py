@@ -19,6 +19,7 @@ from partfile.cli.output import (
     tell_unread,
 )
 from partfile.recovery.inspect.files import MEANING, SeenBase, read_base
+from partfile.recovery.inspect.keys import missing_keys
 from partfile.recovery.inspect.places import no_sink_at
 from partfile.recovery.inspect.status import SinkStatus, StatusReport, set_aside_in, status_of
 from partfile.recovery.inspect.tree import ScanReport, scan
@@ -78,10 +79,7 @@ def status(
             checkpoints_at=call.place.checkpoint_url,
             checked_at_ms=call.now_ms,
             quiet_after_s=quiet_after_s,
-            sinks=tuple(
-                status_of(seen, log, call.now_ms, quiet_after_s, _moved_at_ms(log, checkpoints))
-                for log in seen.chosen(call.uid)
-            ),
+            sinks=tuple(_status(call, seen, log, quiet_after_s, checkpoints) for log in seen.chosen(call.uid)),
             set_aside=set_aside,
             scan=_scan(call, seen, checkpoints) if scan_tree else None,
         )
@@ -90,6 +88,12 @@ def status(
     else:
         _show(report, quiet_after, call.place, call.out)
     return FINDINGS if report.has_findings else DONE
+
+
+def _status(call: Call, seen: SeenBase, log: SeenLog, quiet_after_s: float, checkpoints: Store | None) -> SinkStatus:
+    damage = None if checkpoints is None else missing_keys(checkpoints, call.place, log.job, log.newest)
+    moved_at_ms = _moved_at_ms(log, checkpoints)
+    return status_of(seen, log, call.now_ms, quiet_after_s, moved_at_ms, damage=damage)
 
 
 def _moved_at_ms(log: SeenLog, checkpoints: Store | None) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from partfile.errors import ConfigError, NotApplied, PartfileError, PartMissing, RecoveryRefused, SnapshotCorrupt
 from partfile.recovery.documents import Json, Plan, check_same
 from partfile.recovery.inspect.checkpoints import as_damage
+from partfile.recovery.inspect.status import Problem
 from partfile.recovery.ownership import FailedJob, Stores, settings_of, taken_over
 from partfile.sink.concurrency import for_each
 from partfile.sink.restore import Restore, RestoreTerms
@@ -148,7 +149,7 @@ class RecoveryPlan(Plan):
     jobs: tuple[PlannedJob, ...]
     """Only those with something to do."""
     failed: tuple[FailedJob, ...] = ()
-    """Those that cannot be recovered as they are; nothing is done about them."""
+    """Those that cannot be recovered as they are, or that do not start although nothing waits; nothing is done."""
 
     def decisions(self) -> dict[str, Any]:
         """Without what was found of files, which may be on their way; but with the parts that are given up."""
@@ -217,6 +218,11 @@ def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, s
                 raise
             failed.append(FailedJob.of(job, error))
     needed = tuple(one for one in planned if one is not None and one.is_needed)
+    failed += [
+        FailedJob(job=one.job, problem=Problem(error="SnapshotCorrupt", message=one.keys_problem, hint=one.keys_hint))
+        for one in planned
+        if one is not None and one.keys_problem and not one.is_needed
+    ]
     _check_set_aside(needed, options)
     return RecoveryPlan(base=stores.base.base, options=options, jobs=needed, failed=tuple(failed))
 
@@ -353,7 +359,7 @@ def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -
     """Plan the recovery of one job, if only to take it over; None if it has no checkpoint."""
     restore = _restore(recovery_settings(place, job, options), options, job, stores)
     seen = _preview(restore, CheckpointStorage(stores.checkpoints, job.name))
-    damage = restore.damage_of_keys(seen.after, stores.checkpoints)
+    damage = restore.damage_of_keys(seen, stores.checkpoints)
     planned = _job(job, seen, _looked_for(seen, stores.base, place.storage_options), _doubled(restore, seen), options)
     if planned is None or damage is None:
         return planned

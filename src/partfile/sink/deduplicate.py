@@ -7,11 +7,9 @@ that expire at different times are not, so that a whole file falls when its last
 
 from __future__ import annotations
 
-import bisect
 import difflib
 import itertools
 import logging
-from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -20,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt, SnapshotVersionError, joined_hints
+from partfile.errors import CheckpointMismatch, ConfigError, SnapshotCorrupt
 from partfile.sink.plan import is_expired, needed_runs
 from partfile.sink.policies import Earliest, Latest
+from partfile.sink.restore_rules import damage_told
 from partfile.sink.states import RunFile, SeenKeys, UnneededRun
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
 from partfile.snapshot.key_hash import decoded, hashes_of, kind_of, of_kind
@@ -53,7 +52,11 @@ _EXPIRY_CLASSES = 8
 _MAPPED_BYTES = 1 << 20
 """Larger runs are read where they lie on disk."""
 _LARGE = 4
-"""A run of more than a fourth of ``MAX_KEYS`` is large: with another of its size it is often too much for one run."""
+"""A run of more than a fourth of ``MAX_KEYS`` is merged only with runs whose hashes have the same first bits."""
+_PAIRS_LEFT = 4
+"""One checkpoint merges a fourth of the pairs of large runs that are due, at least one for each task."""
+_HASH_BITS = 32
+"""Of the first and the last hash of a run, as a checkpoint notes them."""
 _CLOCK_SKEW_MS = 60 * 60 * 1000
 """Clocks may differ by so much before the log warns."""
 
@@ -127,7 +130,7 @@ class KnownKeys:
     """The keys that a sink knows, in runs: which of others are new, and what is new since the last checkpoint.
 
     Belongs to one thread. Memory: the keys since the last checkpoint, at most some 20 MiB, and while runs are merged as
-    much as the largest has; the rest is mapped from files.
+    much as ``merged`` takes; the rest is mapped from files.
 
     Args:
         options: Which columns are the key, and for how long.
@@ -256,7 +259,7 @@ class KnownKeys:
     def _merged(self, runs: list[HeldRun]) -> Iterator[HeldRun]:
         is_one = sum(held.keys for held in runs) <= MAX_KEYS
         for run in merged([self._checked(held) for held in runs]):
-            # Several would take memory together, so each has its file at once; the next checkpoint names it.
+            # Not both halves in memory together: each has its file at once, which the next checkpoint names.
             file = None if is_one else kept_run(run, self._storage.stream_factory(1))
             yield HeldRun.opened(run) if file is None else HeldRun.opened(opened_run(self._storage, file), file)
 
@@ -395,22 +398,29 @@ class Deduplicator:
         )
 
 
-def groups_to_merge(runs: Sequence[HeldRun | RunFile], options: Deduplicate) -> list[tuple[int, ...]]:
-    """Which runs are to become one, by their places: those of one expiry class that are of about one size.
+def groups_to_merge(runs: Sequence[HeldRun | RunFile], options: Deduplicate, tasks: int = 1) -> list[tuple[int, ...]]:
+    """Which runs are to be merged, by their places: those of one expiry class that are of about one size.
 
     From the smallest on, a run joins those before it while it has at most twice as many keys as they have together. So
     the number of runs grows with the logarithm of the keys, and so does how often a key is written.
 
-    Where keys are entered again, large runs of a class become several, each of a range of hashes of its own.
+    Where keys are entered again, two large runs become two again, each of one half of their hashes. Large runs of one
+    half are merged among themselves from then on. So no merge has more keys than two runs, however many there are.
 
     Args:
         runs: In any order.
         options: How long a key is remembered, and whether it is entered again.
+        tasks: Processes that share the work.
     """
+
+    def kind_of_run(at: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        run = runs[at]
+        return _class_of(run, options.ttl_ms), _shared_bits(run) if options.enters_again else (0, 0)
+
     groups: list[list[int]] = []
     keys, last = 0, None
-    for at in sorted(range(len(runs)), key=lambda at: (_class_of(runs[at], options.ttl_ms), runs[at].keys)):
-        run, of = runs[at], _class_of(runs[at], options.ttl_ms)
+    for at in sorted(range(len(runs)), key=lambda at: (kind_of_run(at), runs[at].keys)):
+        run, of = runs[at], kind_of_run(at)
         if of == last and run.keys <= 2 * keys and run.keys + keys <= MAX_KEYS:
             groups[-1].append(at)
             keys += run.keys
@@ -418,36 +428,24 @@ def groups_to_merge(runs: Sequence[HeldRun | RunFile], options: Deduplicate) -> 
             groups.append([at])
             keys, last = run.keys, of
     several = [tuple(group) for group in groups if len(group) > 1]
-    if options.enters_again:
-        several += _large_groups([group[0] for group in groups if len(group) == 1], runs, options.ttl_ms)
-    return several
+    if not options.enters_again:
+        return several
+    large = (group[0] for group in groups if len(group) == 1 and 2 * runs[group[0]].keys > MAX_KEYS)
+    pairs = [pair for _, of_kind in itertools.groupby(large, kind_of_run) for pair in _pairs(list(of_kind))]
+    # The halves of all hashes fill at the same time: that all are merged then would hold one checkpoint up for long.
+    return several + pairs[: max(tasks, len(pairs) // _PAIRS_LEFT)]
 
 
-def _large_groups(
-    alone: Iterable[int], runs: Sequence[HeldRun | RunFile], ttl_ms: int | None
-) -> Iterator[tuple[int, ...]]:
-    """The large runs of each class of which half the keys or more may be in the others as well.
-
-    What a merge has made are runs that do not overlap. Once as many keys have come as they have, all are merged again:
-    so a class has at most about twice the keys that differ, and each key that comes is written twice or so.
-    """
-    large = [at for at in alone if runs[at].keys > MAX_KEYS // _LARGE]
-    for _, of_class in itertools.groupby(large, key=lambda at: _class_of(runs[at], ttl_ms)):
-        places = list(of_class)
-        if 2 * _keys_apart([runs[at] for at in places]) <= sum(runs[at].keys for at in places):
-            yield tuple(places)
+def _pairs(places: list[int]) -> list[tuple[int, ...]]:
+    return list(zip(places[::2], places[1::2], strict=False))
 
 
-def _keys_apart(runs: Iterable[HeldRun | RunFile]) -> int:
-    """How many keys those of some runs have that do not overlap, the densest first."""
-    ranges, keys = list[tuple[int, int]](), 0
-    for run in sorted(runs, key=lambda run: run.keys / (run.last_hash - run.first_hash + 1), reverse=True):
-        at = bisect.bisect(ranges, (run.first_hash, run.last_hash))
-        is_after = at == 0 or ranges[at - 1][1] <= run.first_hash
-        if is_after and (at == len(ranges) or run.last_hash <= ranges[at][0]):
-            ranges.insert(at, (run.first_hash, run.last_hash))
-            keys += run.keys
-    return keys
+def _shared_bits(run: HeldRun | RunFile) -> tuple[int, int]:
+    """How many first bits all hashes of a large run share, and which; none of a smaller run, where it is chance."""
+    if run.keys * _LARGE <= MAX_KEYS:
+        return 0, 0
+    free = (run.first_hash ^ run.last_hash).bit_length()
+    return _HASH_BITS - free, run.first_hash >> free
 
 
 def _class_of(run: HeldRun | RunFile, ttl_ms: int | None) -> tuple[int, int]:
@@ -656,38 +654,6 @@ def _warn_of_clock(settings: RestoreSettings, job: str, seen: SeenKeys | None) -
             ahead_ms / 3_600_000,
             settings.forget_command(job),
         )
-
-
-@contextmanager
-def damage_told(sink: str, forget_command: str, stands: str = "Nothing was changed.") -> Iterator[None]:
-    """Say of damage to a run whose keys they are, and how the sink goes on without them.
-
-    Args:
-        sink: Its name.
-        forget_command: What forgets its keys.
-        stands: What became of the sink.
-
-    Raises:
-        SnapshotCorrupt, SnapshotVersionError: What was raised inside, in these words.
-    """
-    try:
-        yield
-    except SnapshotVersionError as error:
-        raise SnapshotVersionError(
-            f"keys of sink {sink!r} cannot be read: {error.message}",
-            hint="Go on with the version of partfile that wrote them; or forget the keys, so that rows with them are "
-            f"written again: {forget_command}",
-            path=error.path,
-        ) from error
-    except SnapshotCorrupt as error:
-        raise SnapshotCorrupt(
-            f"keys of sink {sink!r} cannot be read: {error.message}",
-            hint=joined_hints(
-                error.hint or f"{stands} Put the file back from a backup or a copy",
-                f"Without one, forget the keys, so that rows with them are written again: {forget_command}",
-            ),
-            path=error.path,
-        ) from error
 
 
 def kept_run(run: Run, streams: CheckpointStreamFactory) -> RunFile:

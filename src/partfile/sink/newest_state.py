@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from partfile.sink.plan import SinkSnapshot
-    from partfile.snapshot.documents import CheckpointMetadata
+    from partfile.snapshot.documents import CheckpointMetadata, CheckpointRef
     from partfile.stores.base import MetadataStore, PartHandle, Store
 
 
@@ -122,7 +122,7 @@ def state_of(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> Sink
         return None
 
 
-def is_retained(storage: CheckpointStorage, checkpoint: CheckpointMetadata) -> bool:
+def is_retained(storage: CheckpointStorage, checkpoint: CheckpointMetadata | CheckpointRef) -> bool:
     """Whether a checkpoint is still there. If it is not, files that it names may be gone as well.
 
     Raises:

@@ -24,6 +24,7 @@ from partfile.errors import (
     joined_hints,
 )
 from partfile.sink import plan
+from partfile.sink.newest_state import is_retained
 from partfile.sink.plan import SinkSnapshot
 from partfile.sink.policies import DEFAULT_AFFIXES, is_part_path, number_in, unmarked
 from partfile.sink.restore_rules import (
@@ -33,6 +34,8 @@ from partfile.sink.restore_rules import (
     adds_nothing,
     applied_before,
     choose,
+    damage_of_keys,
+    damage_to_go_back_to,
     doubled_parts,
     is_as_noted,
     is_job,
@@ -55,7 +58,7 @@ from partfile.sink.restore_rules import (
     unknown_since,
     with_the_way_back,
 )
-from partfile.sink.settings import checkpoint_url_of
+from partfile.sink.settings import checkpoint_url_of, savepoint_list_command
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.checkpoint_log import CheckpointLog, DamagedEnd, is_of_damage
 from partfile.snapshot.documents import METADATA, SHARED, checkpoint_id_of
@@ -298,39 +301,67 @@ class Restore:
             savepoint = CheckpointStorage(store, pointer.directory)
 
             def read(handle: StateHandle) -> bytes:
-                with _named(location), _savepoint_told(pointer.parent):
+                with _named(location), self._savepoint_told(pointer.parent):
                     return savepoint.read_bytes(handle)
 
             streams = self._storage.stream_factory(checkpoint_id)
             return plan.with_copied_runs(state, read, streams, self._settings.now_ms())
 
-    def damage_of_keys(self, state: SinkSnapshot, checkpoints: Store) -> SnapshotCorrupt | None:
-        """Why the sink would not start once the takeover is done: a run file that it needs is not there. Reads none.
+    def damage_of_keys(self, planned: RestorePlan, checkpoints: Store) -> SnapshotCorrupt | None:
+        """Why the sink would not start after the takeover: a run file that it needs is not there. Reads none of them.
 
         Args:
-            state: What the takeover is to hold.
+            planned: What the takeover is to do.
             checkpoints: The store of the sink's own checkpoints.
+
+        Returns:
+            The error; None if each file is there, or if the sink has gone on since.
 
         Raises:
             SnapshotCorrupt: The file is one of the savepoint that is to be restored, so there is no takeover.
         """
-        location, seen = self._terms.restore_from, state.position.seen_keys
-        if seen is None:
-            return None
-        if location is not None and _has_runs_of_savepoint(state):
+        settings, location, seen = self._settings, self._terms.restore_from, planned.after.position.seen_keys
+        if location is not None and _has_runs_of_savepoint(planned.after):
             pointer = pointer_to(location)
-            with self._opened(location, pointer.parent) as store, _named(location), _savepoint_told(pointer.parent):
+            with (
+                self._opened(location, pointer.parent) as store,
+                _named(location),
+                self._savepoint_told(pointer.parent),
+            ):
                 savepoint = CheckpointStorage(store, pointer.directory)
-                check_runs_are_there(store, savepoint, seen, self._settings.now_ms())
+                check_runs_are_there(store, savepoint, seen, settings.now_ms())
             return None
-        from partfile.sink.deduplicate import damage_told  # noqa: PLC0415 - few sinks have keys, and numpy takes long.
-
         try:
-            with damage_told(self._settings.uid, self._settings.forget_command(self._storage.job), stands=""):
-                check_runs_are_there(checkpoints, self._storage, seen, self._settings.now_ms())
+            check_runs_are_there(checkpoints, self._storage, seen, settings.now_ms())
         except SnapshotCorrupt as error:
-            return error
+            if self._has_gone_on_since(planned.checkpoint):
+                return None
+            forget = settings.forget_command(self._storage.job)
+            if planned.goes_back:
+                look = settings.command("checkpoints", self._storage.job)
+                return damage_to_go_back_to(settings.uid, error, look, forget)
+            return damage_of_keys(settings.uid, error, forget)
         return None
+
+    def _has_gone_on_since(self, checkpoint: CheckpointRef | None) -> bool:
+        """Whether a checkpoint is not retained any more, so that files which it names may be gone as well."""
+        try:
+            return checkpoint is None or not is_retained(self._storage, checkpoint)
+        except SnapshotCorrupt:
+            return False
+
+    @contextmanager
+    def _savepoint_told(self, directory: str) -> Iterator[None]:
+        """Let errors of damage in the block say what is to be done about a savepoint in a directory."""
+        try:
+            yield
+        except SnapshotCorrupt as error:
+            look = savepoint_list_command(directory, self._settings.storage_options)
+            error.hint = (
+                "Nothing was changed. Put the file back from a copy of the savepoint; or name another savepoint. See "
+                f"which there are: {look}"
+            )
+            raise
 
     def _check_unused(self) -> None:
         """Refuse to begin afresh where a sink has written before: it may be this one, under another name (R12).
@@ -600,7 +631,7 @@ class Restore:
             operators = restored_operators(savepoint.operators, {OPERATOR})
             state = SinkSnapshot.fresh(new_chain_id())
             if OPERATOR in operators:
-                with _savepoint_told(pointer.parent):
+                with self._savepoint_told(pointer.parent):
                     state = plan.restored_state(operators, CheckpointStorage(store, pointer.directory).read_state)
             return RestorePoint(token=savepoint.savepoint_id, location=location, state=state)
 
@@ -698,19 +729,6 @@ def _named(location: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _savepoint_told(directory: str) -> Iterator[None]:
-    """Let errors of damage in the block say what is to be done about a savepoint in a directory."""
-    try:
-        yield
-    except SnapshotCorrupt as error:
-        error.hint = (
-            "Nothing was changed. Put the file back from a copy of the savepoint; or name another savepoint. See which "
-            f"there are: partfile savepoint list {shlex.quote(directory)}"
-        )
-        raise
-
-
 def _has_runs_of_savepoint(state: SinkSnapshot) -> bool:
     """Whether a state names run files that lie in a savepoint, and not in ``shared/`` of the log."""
     seen = state.position.seen_keys
@@ -733,10 +751,13 @@ def check_runs_are_there(store: Store, storage: CheckpointStorage, seen: SeenKey
     for run in plan.needed_runs(seen, None if seen is None else seen.ttl_ms, now_ms):
         if run.handle.kind != "file":
             continue
-        found, shown_path = store.look_at(storage.path(run.handle.path)), storage.shown(run.handle)
-        if found is None or found.size != run.handle.size_bytes:
-            what = "is missing" if found is None else "has another length than was written"
-            raise SnapshotCorrupt(f"state file {shown_path} {what}", path=shown_path)
+        found = store.look_at(storage.path(run.handle.path))
+        if found is None:
+            # It says what else is in its place.
+            storage.read_bytes(run.handle)
+        elif found.size != run.handle.size_bytes:
+            shown_path = storage.shown(run.handle)
+            raise SnapshotCorrupt(f"state file {shown_path} has another length than was written", path=shown_path)
 
 
 def is_begun(store: MetadataStore, directory: str) -> bool:

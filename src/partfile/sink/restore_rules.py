@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt, joined_hints
+from partfile.errors import CheckpointMismatch, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError, joined_hints
 from partfile.sink.plan import needed_runs
 from partfile.sink.policies import ADOPT, HIDING_PREFIXES, ReplayRules, unmarked
 from partfile.sink.states import ClosedStagingFile, OpenPart
 from partfile.snapshot.documents import HASH_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from partfile.sink.plan import SinkSnapshot
     from partfile.sink.policies import Deduplicate, PartNumber
@@ -317,18 +318,84 @@ def refusal_of_used_base(settings: RestoreSettings, found: str) -> RecoveryRefus
 def refusal(uid: str, point: RestorePoint, later: Sequence[str], *, has_log: bool) -> RecoveryRefused:
     """The error that says which parts would be doubled; a sink without a checkpoint log of its own cannot go back."""
     ways = (
-        "Restore onto another base path; or leave restore_from out to go on. With --accept-newer these parts stay and "
-        "their rows come twice."
+        "Restore onto another base path; or leave restore_from out to go on. With --accept-newer it goes back: parts "
+        "that can be cut back are, and later rows of the others come twice."
         if has_log
         else "Restore onto another base path."
     )
+    since = f"sink {uid!r} has gone on since {point.location!r}, or never came from it"
+    if not later:
+        return RecoveryRefused(
+            f"{since}: its position has moved, and no later part is there",
+            hint=f"{ways} See what is there: partfile list PATH",
+        )
     return RecoveryRefused(
-        f"sink {uid!r} has gone on since {point.location!r}, or never came from it: {len(later)} later parts hold rows "
-        f"that restoring it may write again: {shown(later) or 'none, but its position has moved'}",
+        f"{since}: {len(later)} later parts hold rows that restoring it may write again: {shown(later)}",
         hint=(
             f"{ways} Do not delete these parts: they may hold rows of before as well. See which there are: "
             "partfile list PATH"
         ),
+    )
+
+
+@contextmanager
+def damage_told(sink: str, forget_command: str, stands: str = "Nothing was changed.") -> Iterator[None]:
+    """Say of damage to a run whose keys they are, and how the sink goes on without them.
+
+    Args:
+        sink: Its name.
+        forget_command: What forgets its keys.
+        stands: What became of the sink.
+
+    Raises:
+        SnapshotCorrupt, SnapshotVersionError: What was raised inside, in these words.
+    """
+    try:
+        yield
+    except SnapshotVersionError as error:
+        raise SnapshotVersionError(
+            f"keys of sink {sink!r} cannot be read: {error.message}",
+            hint="Go on with the version of partfile that wrote them; or forget the keys, so that rows with them are "
+            f"written again: {forget_command}",
+            path=error.path,
+        ) from error
+    except SnapshotCorrupt as error:
+        raise damage_of_keys(sink, error, forget_command, stands) from error
+
+
+def damage_of_keys(sink: str, error: SnapshotCorrupt, forget_command: str, stands: str = "") -> SnapshotCorrupt:
+    """The error of a start that needs a run which is missing or damaged.
+
+    Args:
+        sink: Its name.
+        error: What is wrong with the run.
+        forget_command: What forgets the keys of the sink.
+        stands: What became of the sink; empty where nothing was tried.
+    """
+    return SnapshotCorrupt(
+        f"keys of sink {sink!r} cannot be read: {error.message}",
+        hint=joined_hints(
+            error.hint or f"{stands} Put the file back from a backup or a copy",
+            f"Without one, forget the keys, so that rows with them are written again: {forget_command}",
+        ),
+        path=error.path,
+    )
+
+
+def damage_to_go_back_to(sink: str, error: SnapshotCorrupt, look: str, forget_command: str) -> SnapshotCorrupt:
+    """The same of a checkpoint that a sink is to go back to, whose own keys may be whole.
+
+    Args:
+        sink: Its name.
+        error: What is wrong with the run.
+        look: The command that shows its checkpoints.
+        forget_command: What forgets the keys of the sink.
+    """
+    return SnapshotCorrupt(
+        f"keys of sink {sink!r} cannot be read once it has gone back: {error.message}",
+        hint=f"Choose another checkpoint; see which there are: {look}. Or put the file back from a backup or a copy. "
+        f"Or go back, and forget the keys after it, so that rows with them are written again: {forget_command}",
+        path=error.path,
     )
 
 

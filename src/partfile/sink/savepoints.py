@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from partfile.errors import ConfigError, PartfileError, StoreError
 from partfile.sink.plan import with_copied_runs
+from partfile.sink.restore_rules import damage_told
 from partfile.sink.settings import check_directory
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.documents import OperatorState
@@ -74,8 +75,6 @@ class ReservedSavepoint:
         # What is left of encoded staging files is deleted as the sink goes on; no restore of the savepoint needs it.
         state = replace(state, encoded=())
         if state.position.seen_keys is not None:
-            from partfile.sink.deduplicate import damage_told  # noqa: PLC0415 - few sinks have keys.
-
             stands = "There is no savepoint."
             told = damage_told(self.settings.uid, self.settings.forget_command(coordinator.job), stands)
             with coordinator.fence_told(), told:

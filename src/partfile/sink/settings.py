@@ -212,6 +212,12 @@ def forget_command(base: object, job: str, checkpoint_dir: object, storage_optio
     return _command("state", base, job, checkpoint_dir, storage_options, "--forget")
 
 
+def savepoint_list_command(directory: str, storage_options: Mapping[str, object]) -> str:
+    """``partfile savepoint list`` for a directory of savepoints, quoted for a shell."""
+    options = [word for name in sorted(storage_options) for word in ("--storage-option", f"{name}=VALUE")]
+    return shlex.join(["partfile", "savepoint", "list", directory, *options])
+
+
 def _command(
     verb: str, base: object, uid: object, checkpoint_dir: object, storage_options: Mapping[str, object], *options: str
 ) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "run"
 MAX_KEYS = 1 << 22
-"""Of one run: some 80 MiB, so that a task of Spark's can merge two within the memory that it has by default."""
+"""Of one run, some 80 MiB. A task of Spark's can merge two such runs within the memory that it has by default."""
 _KEYS_AT_ONCE = 1 << 20
 """Keys that a merge sorts at a time."""
 _WORD_BYTES = 8
@@ -131,22 +131,28 @@ def run_of(high: Words, low: Words, times: Times) -> Run:
 
 
 def merged(runs: Sequence[Run]) -> Iterator[Run]:
-    """The keys of several runs in one, or in as many as their number takes, each of a range of hashes of its own.
+    """The keys of several runs in one run; of a key that is in more of them, the latest time counts.
 
-    Of a key that is in more of them, the latest time counts.
+    Where one run might not hold them, there are two: their hashes part at the first bit in which any two of them
+    differ. By chance a third one has the few keys for which there was no room.
 
-    Memory: one run of the result, and some 50 MB more.
+    Memory: one run of the result, the pages of the others that are mapped, and some 150 MB more.
 
     Args:
         runs: At least one.
     """
     most = sum(run.keys for run in runs)
+    first, last = min(int(run.high[0]) for run in runs), max(int(run.high[-1]) for run in runs)
+    half = _second_half(first, last) if most > MAX_KEYS else first
     pieces = most // min(_KEYS_AT_ONCE, MAX_KEYS) + 1
     # Hashes are spread evenly, so equal ranges of them hold about as many keys.
-    bounds = np.array([(piece << 64) // pieces for piece in range(1, pieces)], np.uint64)
-    cuts = [[0, *np.searchsorted(run.high, bounds).tolist(), run.keys] for run in runs]
+    begins = sorted({half, *(first + (last - first) * piece // pieces for piece in range(pieces))})
+    cuts = [[*np.searchsorted(run.high, np.array(begins, np.uint64)).tolist(), run.keys] for run in runs]
     gathered = _Gathered(most)
-    for piece in range(pieces):
+    for piece, begin in enumerate(begins):
+        if begin == half and gathered.keys:
+            yield gathered.run()
+            gathered = _Gathered(most)
         slices = [slice(cut[piece], cut[piece + 1]) for cut in cuts]
         high, low, times = _sorted(
             np.concatenate([run.high[some] for run, some in zip(runs, slices, strict=True)]),
@@ -154,12 +160,19 @@ def merged(runs: Sequence[Run]) -> Iterator[Run]:
             np.concatenate([run.times(some) for run, some in zip(runs, slices, strict=True)]),
         )
         # A piece is cut only if chance, or the hashes of a test, put more into it than a run holds.
-        for some in (slice(begin, begin + MAX_KEYS) for begin in range(0, len(high), MAX_KEYS)):
+        for some in (slice(place, place + MAX_KEYS) for place in range(0, len(high), MAX_KEYS)):
             if not gathered.has_room(len(high[some])):
                 yield gathered.run()
                 gathered = _Gathered(most)
             gathered.append(high[some], low[some], times[some])
-    yield gathered.run()
+    if gathered.keys:
+        yield gathered.run()
+
+
+def _second_half(first: int, last: int) -> int:
+    """The lowest number that has the first bit in which two numbers differ; the first one if they are equal."""
+    free = max(0, (first ^ last).bit_length() - 1)
+    return last >> free << free
 
 
 class _Gathered:
@@ -173,22 +186,23 @@ class _Gathered:
         self._room = min(most, MAX_KEYS)
         self._high, self._low = np.empty(self._room, np.uint64), np.empty(self._room, np.uint64)
         self._times = np.empty(self._room, np.int64)
-        self._count = 0
+        self.keys = 0
+        """Those that have come."""
 
     def has_room(self, keys: int) -> bool:
         """Whether so many more fit."""
-        return self._count + keys <= self._room
+        return self.keys + keys <= self._room
 
     def append(self, high: Words, low: Words, times: Times) -> None:
         """Take keys behind those so far."""
-        end = self._count + len(high)
-        some = slice(self._count, end)
+        end = self.keys + len(high)
+        some = slice(self.keys, end)
         self._high[some], self._low[some], self._times[some] = high, low, times
-        self._count = end
+        self.keys = end
 
     def run(self) -> Run:
         """The run; at least one key has come."""
-        return run_of(self._high[: self._count], self._low[: self._count], self._times[: self._count])
+        return run_of(self._high[: self.keys], self._low[: self.keys], self._times[: self.keys])
 
 
 def _sorted(high: Words, low: Words, times: Times) -> tuple[Words, Words, Times]:

@@ -453,10 +453,7 @@ class CheckpointStorage:
                 raise
             raise SnapshotCorrupt(
                 f"in the place of state file {shown} is something else than a file",
-                hint=(
-                    "Find out what it is and who put it there, move it away, and put the file back from a copy. "
-                    "Then type: partfile verify PATH"
-                ),
+                hint="Find out what it is and who put it there, move it away, and put the file back from a copy.",
                 path=shown,
             ) from error
         if len(data) != handle.size_bytes or crc32_of(data) != handle.crc32:

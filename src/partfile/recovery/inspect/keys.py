@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
-from partfile.errors import ConfigError, NotFound, SnapshotError
+from partfile.errors import ConfigError, NotFound, SnapshotCorrupt, SnapshotError
 from partfile.recovery.documents import Json
 from partfile.sink.clock import system_clock_ms
 from partfile.sink.newest_state import is_retained, made_of_newest, newest_state
 from partfile.sink.plan import needed_runs
+from partfile.sink.restore import check_runs_are_there
+from partfile.sink.restore_rules import damage_of_keys, damage_told
 from partfile.sink.settings import forget_command
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.storage import CheckpointStorage
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from partfile.recovery.inspect.places import Job, Place
     from partfile.sink.newest_state import NewestState
     from partfile.sink.states import RunFile, SeenKeys
-    from partfile.stores.base import MetadataStore
+    from partfile.stores.base import MetadataStore, Store
 
 
 class RunReport(Json):
@@ -84,6 +86,8 @@ class StateReport(Json):
     """Each sink and writer that deduplicates, by name."""
     exported: int | None = None
     """With ``--export``: keys that were written to the file; null without it."""
+    left_out: int | None = None
+    """With ``--export``: keys that are all forgotten, and whose files are damaged; null without it."""
 
     @property
     def damaged(self) -> list[RunReport]:
@@ -159,7 +163,7 @@ def _forget(place: Place, job: Job) -> str:
 
 def _damage(run: RunFile, storage: CheckpointStorage, newest: NewestState, command: str) -> SnapshotError | None:
     """What is wrong with a run; raises it where the sink has gone on, so that it proves nothing."""
-    from partfile.sink.deduplicate import check_run, damage_told  # noqa: PLC0415 - only this reads runs.
+    from partfile.sink.deduplicate import check_run  # noqa: PLC0415 - only this reads runs.
 
     try:
         with damage_told(storage.job, command):
@@ -186,7 +190,37 @@ def _run_report(
     )
 
 
-def export_keys(store: MetadataStore, place: Place, job: Job, file: str) -> int:
+def missing_keys(store: Store, place: Place, job: Job, newest: NewestState | None) -> SnapshotCorrupt | None:
+    """Why a sink does not start: a file with its keys is missing, or has another length. Reads none of them.
+
+    Args:
+        store: The store of the checkpoints.
+        place: Where the base is, for the hint.
+        job: Whose keys.
+        newest: Its state in force; None if that is not known.
+
+    Returns:
+        The error; None if each file is there, or if the sink has gone on since.
+    """
+    seen = _seen(newest)
+    storage = CheckpointStorage(store, job.name)
+    try:
+        check_runs_are_there(store, storage, seen, system_clock_ms())
+    except SnapshotCorrupt as error:
+        if newest is not None and is_retained(storage, newest.checkpoint):
+            return damage_of_keys(job.name, error, _forget(place, job))
+    return None
+
+
+class Exported(NamedTuple):
+    """Keys in a file of an export, and beside it."""
+
+    written: int
+    left_out: int
+    """In damaged files, and all forgotten."""
+
+
+def export_keys(store: MetadataStore, place: Place, job: Job, file: str) -> Exported:
     """Write the keys of one job to a new Parquet file: ``hash``, 16 bytes, and ``time``; returns how many.
 
     Its metadata have ``partfile.hash_version``, and ``partfile.columns`` and ``partfile.kinds`` as JSON. A damaged run
@@ -207,31 +241,31 @@ def export_keys(store: MetadataStore, place: Place, job: Job, file: str) -> int:
     """
     storage = CheckpointStorage(store, job.name)
 
-    def export(newest: NewestState) -> int | None:
+    def export(newest: NewestState) -> Exported | None:
         seen = _seen(newest)
         return None if seen is None else _exported(seen, storage, _forget(place, job), file)
 
-    count = made_of_newest(storage, export)
-    if count is None:
+    exported = made_of_newest(storage, export)
+    if exported is None:
         raise NotFound(
             f"sink {job.name!r} does not deduplicate, so it has no keys",
             hint="See which sinks do: partfile state PATH",
         )
-    return count
+    return exported
 
 
-def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: str) -> int:
+def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: str) -> Exported:
     import pyarrow as pa  # noqa: PLC0415 - only this writes Parquet.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    from partfile.sink.deduplicate import damage_told, opened_run  # noqa: PLC0415
+    from partfile.sink.deduplicate import opened_run  # noqa: PLC0415
 
     told = {"hash_version": seen.hash_version, "columns": seen.columns, "kinds": seen.kinds}
     schema = pa.schema(
         [("hash", pa.binary(16)), ("time", pa.timestamp("ms", "UTC"))],
         {f"partfile.{name}": json.dumps(value) for name, value in told.items()},
     )
-    needed, count = needed_runs(seen, seen.ttl_ms, system_clock_ms()), 0
+    needed, count, left_out = needed_runs(seen, seen.ttl_ms, system_clock_ms()), 0, 0
     try:
         with Path(file).open("xb") as opened, pq.ParquetWriter(opened, schema, compression="zstd") as writer:
             for run_file in seen.runs:
@@ -241,6 +275,7 @@ def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: st
                 except SnapshotError:
                     if run_file in needed:
                         raise
+                    left_out += run_file.keys
                     continue
                 hashes = pa.Array.from_buffers(pa.binary(16), run.keys, [None, pa.py_buffer(run.hashes())])
                 times = pa.array(run.times(slice(None))).cast(pa.timestamp("ms", "UTC"))
@@ -259,4 +294,4 @@ def _exported(seen: SeenKeys, storage: CheckpointStorage, command: str, file: st
                 hint="Name a file in a directory that you can write to, as --export /tmp/keys.parquet.",
             ) from error
         raise
-    return count
+    return Exported(count, left_out)

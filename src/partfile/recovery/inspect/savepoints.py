@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -12,8 +11,8 @@ from partfile.errors import NotApplied, SnapshotError, SnapshotVersionError
 from partfile.recovery.documents import Json
 from partfile.sink import plan
 from partfile.sink.clock import system_clock_ms
-from partfile.sink.plan import SinkSnapshot
 from partfile.sink.restore import check_runs_are_there
+from partfile.sink.settings import savepoint_list_command
 from partfile.sink.states import OPERATOR
 from partfile.snapshot.documents import FileHandle, handles_of
 from partfile.snapshot.savepoints import read_savepoint, savepoints_in
@@ -23,7 +22,8 @@ from partfile.stores.registry import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partfile.sink.states import SeenKeys
+    from partfile.sink.plan import SinkSnapshot
+    from partfile.sink.states import RunFile, SeenKeys
     from partfile.snapshot.savepoints import FoundSavepoint, SavepointMetadata
     from partfile.stores.base import Store
 
@@ -131,23 +131,26 @@ def savepoint_report(location: str, storage_options: Mapping[str, object]) -> Sa
         ends_the_job=held.ends_the_job,
         operators=tuple(sorted(held.operators)),
         state_bytes=sum(handle.size_bytes for handle in [*handles_of(held.operators), *_files_of(seen)]),
-        keys=None if state is None else sum(run.keys for run in seen.runs) if seen is not None else 0,
+        keys=None if state is None and problem is not None else sum(run.keys for run in _runs_of(seen)),
         problem="" if problem is None else problem.message,
-        hint="" if problem is None else _hint(problem, pointer.parent),
+        hint="" if problem is None else _hint(problem, savepoint_list_command(pointer.parent, storage_options)),
     )
 
 
+def _runs_of(seen: SeenKeys | None) -> tuple[RunFile, ...]:
+    return () if seen is None else seen.runs
+
+
 def _files_of(seen: SeenKeys | None) -> list[FileHandle]:
-    handles = [] if seen is None else [run.handle for run in seen.runs]
-    return [handle for handle in handles if isinstance(handle, FileHandle)]
+    return [run.handle for run in _runs_of(seen) if isinstance(run.handle, FileHandle)]
 
 
-def _hint(problem: SnapshotError, directory: str) -> str:
+def _hint(problem: SnapshotError, look: str) -> str:
     if isinstance(problem, SnapshotVersionError):
         return problem.hint
     return (
         "Put the file back from a copy of the savepoint: until then no sink can begin with it. See which others there "
-        f"are: partfile savepoint list {shlex.quote(directory)}"
+        f"are: {look}"
     )
 
 
@@ -180,11 +183,14 @@ def _looked_at(
     storage: CheckpointStorage,
     check: Callable[[CheckpointStorage, SeenKeys | None, int], None],
 ) -> tuple[SinkSnapshot | None, SnapshotError | None]:
-    """The state that a savepoint holds, None if it cannot be read; and why it cannot be restored, None if it can."""
+    """The state of a sink that a savepoint holds, None if there is none; and why it cannot be restored, None if it can.
+
+    The state is None as well if it cannot be read.
+    """
     state = None
     try:
         if OPERATOR not in held.operators:
-            return SinkSnapshot.fresh(""), None
+            return None, None
         state = plan.restored_state(held.operators, storage.read_state)
         check(storage, state.position.seen_keys, system_clock_ms())
     except SnapshotError as error:

@@ -277,7 +277,15 @@ def _directories_with_files(checkpoints: Store, directory: str) -> Iterator[str]
         yield from _directories_with_files(checkpoints, f"{directory}/{name}")
 
 
-def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, moved_at_ms: int | None) -> SinkStatus:
+def status_of(
+    seen: SeenBase,
+    log: SeenLog,
+    now_ms: int,
+    quiet_after_s: float,
+    moved_at_ms: int | None,
+    *,
+    damage: PartfileError | None = None,
+) -> SinkStatus:
     """Report on one sink; asks whether its driver is alive.
 
     Args:
@@ -287,6 +295,7 @@ def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, m
         quiet_after_s: A sink that shows nothing else counts as stopped after so long.
         moved_at_ms: When its newest checkpoint was created, by the store's clock, which recover goes by. The time that
             the checkpoint says itself counts where it is earlier: the clock of a host that died may have been ahead.
+        damage: Why it does not start although its newest checkpoint can be read.
     """
     newest, checkpoint = log.newest, log.checkpoints[-1].checkpoint if log.checkpoints else None
     moved_at_ms = min(
@@ -306,7 +315,7 @@ def status_of(seen: SeenBase, log: SeenLog, now_ms: int, quiet_after_s: float, m
         oldest_id = log.checkpoints[0].checkpoint_id
         current += [part for part in encoded if part.since is not None and part.since > oldest_id]
     parts = [_part_status(part, log, facts, now_ms) for part in current]
-    problem = log.problem or seen.elsewhere.get(log.job)
+    problem = log.problem or seen.elsewhere.get(log.job) or damage
     return SinkStatus(
         uid=log.job.uid,
         writer=log.job.writer,

@@ -19,7 +19,6 @@ from partfile.sink.batches import coalesce_batches
 from partfile.sink.deduplicate import (
     HeldRun,
     KnownKeys,
-    damage_told,
     groups_to_merge,
     held_run,
     kept_run,
@@ -28,6 +27,7 @@ from partfile.sink.deduplicate import (
 )
 from partfile.sink.plan import is_expired
 from partfile.sink.policies import Latest
+from partfile.sink.restore_rules import damage_told
 from partfile.sink.states import RunFile, SeenKeys
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
 from partfile.snapshot.key_hash import SECOND, Hashes, mark_of
@@ -96,7 +96,7 @@ class KeyPlan:
     @property
     def groups(self) -> list[tuple[int, ...]]:
         """The runs that are merged, by their places in ``runs``."""
-        return groups_to_merge(self.runs, self.options)
+        return groups_to_merge(self.runs, self.options, self.partitions)
 
     @property
     def _runs_before(self) -> tuple[RunFile, ...]:
