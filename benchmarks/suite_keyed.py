@@ -16,8 +16,9 @@ from figures import Report, figure_of_rounds
 from partfile.snapshot.keyed.codecs import BytesCodec, Int64Codec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.keys import KeyCodec, group_range
+from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, canonical_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
@@ -173,7 +174,8 @@ def _count(backend: KeyedStateBackend, state: ValueState[int], keys: list[str]) 
 def _export(backend: KeyedStateBackend, entries: int) -> float:
     def export() -> None:
         taken = backend.freeze()
-        KeyedFile(encode_keyed_state(taken), "a benchmark")
+        for file in canonical_files(taken, DEFAULT_PIECE_BYTES):
+            KeyedFile(file.data, "a benchmark")
         taken.release()
 
     return entries / _cpu_s(export)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 30
 OPERATOR_ROWS = ListStateDescriptor("rows", JsonCodec())
-KINDS = ("operator", "heap", "rocksdb", "incremental")
+KINDS = ("operator", "heap", "rocksdb", "pieces", "incremental")
 
 
 class Releases:
@@ -84,18 +84,20 @@ class Subject:
         self.store = LocalStore(str(base / "primary"))
         copies = LocalStateStore(self.local, "subtask-0")
         self.copies = kind in {"heap", "rocksdb"}
-        self.is_one_file = kind != "incremental"
+        self.is_one_file = kind not in {"incremental", "pieces"}
         self.close: Callable[[], object] = lambda: None
         if kind == "operator":
             states = OperatorStateStore()
             states.list_state(OPERATOR_ROWS).update(["x" * 100] * 100)
             self.strategy: Any = OperatorStateStrategy(states)
         else:
-            backend, change = filled(30, HeapBackend if kind == "heap" else RocksDBBackend)
+            backend, change = filled(30, HeapBackend if kind in {"heap", "pieces"} else RocksDBBackend)
             change(1)
             if kind == "incremental":
                 assert isinstance(backend, RocksDBBackend)
                 self.strategy = IncrementalStrategy(backend)
+            elif kind == "pieces":
+                self.strategy = KeyedStateStrategy(backend, piece_bytes=400)
             else:
                 self.strategy = KeyedStateStrategy(backend, copies)
             self.close = backend.close
@@ -138,7 +140,8 @@ def bytes_of(store: LocalStore, directory: str, handle: Any) -> bytes:
 def test_a_snapshot_that_completes(subject: Subject) -> None:
     """It has a file, and one of keyed state a local copy unless it is a savepoint. All have the same bytes.
 
-    An incremental one has a document and the files that it names; its savepoint is as the others.
+    An incremental one has a document and the files that it names; its savepoint is as the others. State in pieces has
+    several files and the list of them.
     """
     found = []
     for kind, is_copied in (("checkpoint", subject.copies), ("savepoint", False)):

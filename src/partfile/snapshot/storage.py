@@ -515,6 +515,10 @@ class CheckpointStorage:
             )
         return data
 
+    def read_shown(self, handle: StateHandle) -> tuple[bytes, str]:
+        """As ``read_bytes``, with what the handle is called in messages."""
+        return self.read_bytes(handle), self.shown(handle)
+
     def shown(self, handle: StateHandle) -> str:
         """What a handle is called in messages: the address of its file."""
         if isinstance(handle, InlineHandle):

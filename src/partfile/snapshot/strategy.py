@@ -43,6 +43,8 @@ class SnapshotResult:
     """The handle for the coordinator; None if there is no state."""
     local: StateHandle | None = None
     """A copy on this machine, for a faster restore; the coordinator never sees it."""
+    pieces: tuple[StateHandle, ...] = ()
+    """What ``primary`` names in its turn and no other snapshot does: it is deleted with it."""
 
     def __post_init__(self) -> None:
         if self.local is not None and self.primary is None:
@@ -205,6 +207,8 @@ class RunningSnapshot:
         with self._lock:
             self._is_done = not self._registry.closed
         if not self._is_done:
+            for handle in result.pieces:
+                self._streams.discard(handle)
             if result.primary is not None:
                 self._streams.discard(result.primary)
             raise SnapshotCancelled("the snapshot was cancelled while it was written")

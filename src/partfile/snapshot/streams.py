@@ -78,16 +78,25 @@ class CollectedBytes:
     def add(self, data: bytes) -> None:
         """Append ``data``."""
         self.position += len(data)
+        if len(data) >= self._buffer_bytes:
+            self._seal()
+            # No copy, if it is bytes.
+            self._sealed.append(bytes(data))
+            return
         self._buffer += data
         if len(self._buffer) >= self._buffer_bytes:
-            self._sealed.append(bytes(self._buffer))
-            self._buffer.clear()
+            self._seal()
 
     def take(self) -> bytes:
         """All of it in one piece; nothing is held afterwards."""
-        pieces, self._sealed = [*self._sealed, bytes(self._buffer)], []
-        self._buffer.clear()
-        return b"".join(pieces)
+        self._seal()
+        pieces, self._sealed = self._sealed, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _seal(self) -> None:
+        if self._buffer:
+            self._sealed.append(bytes(self._buffer))
+            self._buffer.clear()
 
 
 class BufferedStream:

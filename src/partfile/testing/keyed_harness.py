@@ -19,6 +19,7 @@ from partfile.snapshot.keyed.keys import (
     group_range,
     subtask_of_group,
 )
+from partfile.snapshot.keyed.pieces import read_canonical
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.operator_state import OperatorStateStore, redistribute, write_operator_state
 from partfile.snapshot.state_file import decode_states
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.backend import KeyedStateBackend
+    from partfile.snapshot.keyed.keyed_file import RestoredRows
     from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
     from partfile.snapshot.state_file import States
 
@@ -69,7 +72,7 @@ class KeyedHarnessSnapshot:
 
     checkpoint_id: int
     keyed: tuple[bytes, ...]
-    """The canonical file of each subtask; empty if it has no keyed state."""
+    """The canonical file of each subtask, or a list of several; empty if it has no keyed state."""
     operator: tuple[bytes, ...]
     """The operator state of each; empty if it has none."""
 
@@ -94,7 +97,7 @@ class KeyedOperatorHarness(Generic[Element]):
         *,
         parallelism: int = 1,
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
-        backend: Callable[[KeyCodec, KeyGroupRange, int, Sequence[KeyedFile]], KeyedStateBackend] = HeapBackend,
+        backend: Callable[[KeyCodec, KeyGroupRange, int, Sequence[RestoredRows]], KeyedStateBackend] = HeapBackend,
     ) -> None:
         check_max_parallelism(max_parallelism, parallelism)
         self._make_operator = make_operator
@@ -146,7 +149,11 @@ class KeyedOperatorHarness(Generic[Element]):
         if parallelism is not None:
             check_max_parallelism(self._max_parallelism, parallelism)
             self._parallelism = parallelism
-        files = [KeyedFile(data, f"subtask {at} of a snapshot") for at, data in enumerate(snapshot.keyed) if data]
+        files = [
+            read_canonical(data, f"subtask {at} of a snapshot", _piece)
+            for at, data in enumerate(snapshot.keyed)
+            if data
+        ]
         old = [decode_states(data, "a snapshot of the harness") if data else {} for data in snapshot.operator]
         return self._begin(files, redistribute(old, self._parallelism))
 
@@ -169,7 +176,7 @@ class KeyedOperatorHarness(Generic[Element]):
     ) -> None:
         self.close()
 
-    def _begin(self, files: Sequence[KeyedFile], shares: list[States]) -> Self:
+    def _begin(self, files: Sequence[RestoredRows], shares: list[States]) -> Self:
         self.close()
         for subtask, share in enumerate(shares):
             groups = group_range(subtask, self._parallelism, self._max_parallelism)
@@ -181,6 +188,10 @@ class KeyedOperatorHarness(Generic[Element]):
             self.operators.append(operator)
             operator.open(context)
         return self
+
+
+def _piece(handle: StateHandle) -> KeyedFile:
+    return KeyedFile(inline_bytes(handle), "a piece of a snapshot")
 
 
 def _streams() -> MemoryStreamFactory:

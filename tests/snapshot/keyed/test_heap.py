@@ -11,7 +11,7 @@ import pytest
 from partfile.errors import SnapshotCancelled, SnapshotCorrupt, UnencodableState
 from partfile.snapshot.keyed.codecs import ImmutableCodec, Int64Codec, PairCodec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
-from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
@@ -19,7 +19,17 @@ from partfile.snapshot.state_file import CodecInfo
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory, MemoryStreamFactory
 from partfile.stores.local.store import LocalStore
-from support.state.keyed import MAX_PARALLELISM, backend_of, bytes_of, file_of, filled, list_of, map_of, value_of
+from support.state.keyed import (
+    MAX_PARALLELISM,
+    backend_of,
+    bytes_of,
+    encode_keyed_state,
+    file_of,
+    filled,
+    list_of,
+    map_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,6 @@ from partfile.snapshot.documents import FileHandle, encode_document
 from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, TextCodec
 from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keyed_file import encode_keyed_state
 from partfile.snapshot.keyed.keys import group_range
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
@@ -40,6 +39,7 @@ from support.state.keyed import (
     TEXT_KEYS,
     backend_of,
     bytes_of,
+    encode_keyed_state,
     file_of,
     filled,
     list_of,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError, StateTooLarge
+from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
 from partfile.snapshot.documents import encode_body
 from partfile.snapshot.keyed import keyed_file
 from partfile.snapshot.keyed.codecs import Int64Codec, TextCodec
@@ -283,13 +283,6 @@ def test_a_row_that_is_right_is_taken(make: Any) -> None:
     state = backend.value_state(ValueStateDescriptor("value", Int64Codec()))
     backend.set_current_key(KEY.decode())
     assert state.value() == int.from_bytes(b"12345678", "big")
-
-
-def test_state_that_no_reader_would_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is written."""
-    monkeypatch.setattr(keyed_file, "MAX_DOCUMENT_BYTES", keyed_file._INDEX_BYTES + 1000)
-    with pytest.raises(StateTooLarge, match="one subtask has more than 1000 bytes of keyed state"):
-        bytes_of(golden())
 
 
 # Several files.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.keys import KeyCodec, group_of_hash, length_head, subtask_of_group
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.ttl import Ttl
@@ -21,6 +21,7 @@ from support.state.keyed import (
     TEXT_KEYS,
     backend_of,
     bytes_of,
+    encode_keyed_state,
     largest_of,
     list_of,
     map_of,

@@ -21,7 +21,6 @@ from partfile.errors import ConfigError, SnapshotCorrupt, StoreError, Unencodabl
 from partfile.snapshot.keyed.codecs import BytesCodec, Int64Codec, PairCodec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keyed_file import encode_keyed_state
 from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash
 from partfile.snapshot.keyed.rocksdb import backend as rocksdb_backend
 from partfile.snapshot.keyed.rocksdb import database as rocksdb_database
@@ -37,6 +36,7 @@ from support.state.keyed import (
     TEXT_KEYS,
     backend_of,
     bytes_of,
+    encode_keyed_state,
     file_of,
     list_of,
     map_of,

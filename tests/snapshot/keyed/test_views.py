@@ -13,7 +13,7 @@ from partfile.errors import ConfigError
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.keyed.codecs import BytesCodec
 from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
-from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
@@ -21,7 +21,18 @@ from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.local.store import LocalStore
-from support.state.keyed import BACKENDS, backend_of, bytes_of, filled, list_of, map_of, mean_of, states_of, value_of
+from support.state.keyed import (
+    BACKENDS,
+    backend_of,
+    bytes_of,
+    encode_keyed_state,
+    filled,
+    list_of,
+    map_of,
+    mean_of,
+    states_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,9 @@ from partfile.snapshot.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keyed_file import KeyedFile, encode_keyed_state
+from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.keys import KeyCodec, group_range
+from partfile.snapshot.keyed.pieces import MAX_PIECE_BYTES, canonical_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from partfile.snapshot.keyed.backend import KeyedStateBackend
-    from partfile.snapshot.keyed.keyed_file import RestoredRows
+    from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources, RestoredRows
     from partfile.snapshot.keyed.states import AggregatingState, ListState, MapState, ReducingState, ValueState
     from partfile.snapshot.keyed.ttl import Ttl
 
@@ -96,6 +97,12 @@ def backend_of(
         TEXT_KEYS, group_range(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM, files, **options
     )
     return made
+
+
+def encode_keyed_state(resources: KeyedSnapshotResources) -> bytes:
+    """A view that is one canonical file."""
+    (file,) = canonical_files(resources, MAX_PIECE_BYTES)
+    return file.data
 
 
 def file_of(backend: KeyedStateBackend) -> KeyedFile:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -52,7 +55,7 @@ from partfile.snapshot.keyed.states import (
 from partfile.snapshot.state_file import MAX_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -81,6 +84,30 @@ _DESCRIPTORS = (
 
 PLACE_BYTES = 8
 """Of the place in a list, which the row of an element ends with."""
+ROWS_AT_ONCE = 4096
+"""So many rows of a view are encoded or read together."""
+
+
+class GroupsOfRows(Mapping[int, "Pairs"]):
+    """The rows of one state by key group, which are read when they are asked for, some at a time."""
+
+    @abstractmethod
+    def some(self, group: int) -> Iterator[Pairs]:
+        """Rows and values of a key group, encoded; nothing where it has none."""
+
+
+def pairs_of(rows: Mapping[int, Pairs], group: int) -> Iterator[Pairs]:
+    """The rows of a key group, some at a time if they need not be in memory together."""
+    if isinstance(rows, GroupsOfRows):
+        yield from rows.some(group)
+    elif group in rows:
+        yield rows[group]
+
+
+def some_at_a_time(found: Iterator[tuple[bytes, bytes]]) -> Iterator[Pairs]:
+    """Rows and their values as two lists, of so many as are handled together."""
+    while some := tuple(islice(found, ROWS_AT_ONCE)):
+        yield [row for row, _ in some], [value for _, value in some]
 
 
 class Table(ABC):
@@ -117,8 +144,10 @@ class Table(ABC):
         """The rows as they are now, whatever changes afterwards."""
 
     @abstractmethod
-    def pairs(self, frozen: Any, slot: int, now_ms: int) -> Pairs:
+    def pairs(self, frozen: Any, slot: int, now_ms: int) -> Iterator[Pairs]:
         """The frozen rows of a key group in order and their values, encoded, without what has expired.
+
+        Some thousand at a time, so that a key group need not be in memory.
 
         Raises:
             UnencodableState: The codec has no form for a value.
@@ -218,11 +247,10 @@ class KeyedView(KeyedSnapshotResources):
             )
         for state_id, info in enumerate(self.infos):
             if info.name in self._tables:
-                pairs = self._encoded(info, group, frozen[info.name])
+                found = self._encoded(info, group, frozen[info.name])
             else:
-                pairs = carried[info.name].get(group, ([], []))
-            if pairs[0]:
-                yield state_id, pairs
+                found = pairs_of(carried[info.name], group)
+            yield from ((state_id, pairs) for pairs in found if pairs[0])
 
     @property
     def carried_infos(self) -> tuple[StateMetaInfo, ...]:
@@ -245,10 +273,10 @@ class KeyedView(KeyedSnapshotResources):
         self._carried = {name: rows for name, rows in self._carried.items() if name not in self._in_files}
         self._backend.release(self._version)
 
-    def _encoded(self, info: StateMetaInfo, group: int, frozen: Any) -> Pairs:
+    def _encoded(self, info: StateMetaInfo, group: int, frozen: Any) -> Iterator[Pairs]:
         table = self._tables[info.name]
         try:
-            return table.pairs(frozen, group - self.groups.first, self._now_ms)
+            yield from table.pairs(frozen, group - self.groups.first, self._now_ms)
         except UnencodableState as error:
             codec = info.codecs["element"].name
             message = f"state {info.name!r}, key group {group}, codec {codec!r}: {error.message}"
@@ -300,7 +328,14 @@ class KeyedStateBackend(ABC):
 
     def _restore(self, restored: Sequence[RestoredRows]) -> None:
         """Take in the rows of a snapshot; raises what the constructor does."""
-        self._carried = _carried(restored, self.key_codec, self.groups, self.max_parallelism)
+        infos = restored_infos(restored, self.key_codec, self.max_parallelism)
+        carried: dict[str, dict[int, Pairs]] = {name: {} for name in infos}
+        for (name, group), found in restored_rows(restored, self.groups):
+            carried[name][group] = rows, values = [], []
+            for some_rows, some_values in found:
+                rows += some_rows
+                values += some_values
+        self._carried = {name: (info, carried[name]) for name, info in infos.items()}
 
     def set_current_key(self, key: Key) -> None:
         """Make a key the current one: what the states show and change from here on is its own.
@@ -609,23 +644,39 @@ def check_fits(file: RestoredRows, key_codec: KeyCodec, max_parallelism: int) ->
         )
 
 
-def _carried(
-    restored: Sequence[RestoredRows], key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int
-) -> dict[str, tuple[StateMetaInfo, Mapping[int, Pairs]]]:
-    """The rows of a snapshot in some key groups, by state and group."""
-    carried: dict[str, tuple[StateMetaInfo, dict[int, Pairs]]] = {}
-    owner: dict[int, RestoredRows] = {}
+def restored_infos(
+    restored: Sequence[RestoredRows], key_codec: KeyCodec, max_parallelism: int
+) -> dict[str, StateMetaInfo]:
+    """The states of a snapshot by name.
+
+    Raises:
+        ConfigError: A file has other keys or another number of key groups.
+        RecoveryRefused: Two files have one name for two states.
+    """
+    found: dict[str, StateMetaInfo] = {}
     for file in restored:
         check_fits(file, key_codec, max_parallelism)
         for info in file.infos:
-            known = carried.setdefault(info.name, (info, {}))[0]
-            if known != info:
+            if found.setdefault(info.name, info) != info:
                 raise RecoveryRefused(f"state {info.name!r} of {file.path} is not that of another file of the snapshot")
+    return found
+
+
+def restored_rows(
+    restored: Sequence[RestoredRows], groups: KeyGroupRange
+) -> Iterator[tuple[tuple[str, int], Iterator[Pairs]]]:
+    """The rows of a snapshot in some key groups: state and group, and the rows, some at a time.
+
+    Raises:
+        SnapshotCorrupt: Two files hold the same key group, or a row cannot be read.
+    """
+    owner: dict[int, RestoredRows] = {}
+    for file in restored:
         for group in groups:
-            if group in file.groups:
-                if owner.setdefault(group, file) is not file:
-                    both = f"{owner[group].path} and {file.path}"
-                    raise SnapshotCorrupt(f"{both} both hold key group {group}", path=file.path)
-                for name, pairs in file.rows(group):
-                    carried[name][1][group] = pairs
-    return {**carried}
+            if group not in file.groups:
+                continue
+            if owner.setdefault(group, file) is not file:
+                both = f"{owner[group].path} and {file.path}"
+                raise SnapshotCorrupt(f"{both} both hold key group {group}", path=file.path)
+            for name, found in groupby(file.rows(group), key=itemgetter(0)):
+                yield (name, group), map(itemgetter(1), found)

@@ -14,12 +14,12 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table
+from partfile.snapshot.keyed.backend import PLACE_BYTES, ROWS_AT_ONCE, KeyedStateBackend, Table
 from partfile.snapshot.keyed.codecs import ImmutableCodec, round_trip
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from partfile.snapshot.keyed.descriptors import Descriptor
     from partfile.snapshot.keyed.keyed_file import Pairs
@@ -139,13 +139,15 @@ class _CellTable(_HeapTable):
         except IndexError:
             raise self.context.no_key() from None
 
-    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
+    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Iterator[Pairs]:
         """The rows in order and their values."""
         table = frozen[slot]
         last_ms = self.live_after(now_ms)
         rows = sorted(table) if last_ms is None else sorted(row for row, cell in table.items() if cell[0] > last_ms)
         encode = self._codec.encode
-        return rows, [encode(table[row]) for row in rows]
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[begin : begin + ROWS_AT_ONCE]
+            yield some, [encode(table[row]) for row in some]
 
     def _remove_expired(self, slot: int, last_ms: int) -> int:
         table = self._tables[slot]
@@ -244,7 +246,7 @@ class _ListTable(_ContentTable[list[Any]]):
         """Replace the elements of the current key."""
         self._own()[self._row()] = _Held(cells, self.context.version)
 
-    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
+    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Iterator[Pairs]:
         """A row for each element, numbered from 0, and the elements."""
         table = frozen[slot]
         last_ms = self.live_after(now_ms)
@@ -255,7 +257,10 @@ class _ListTable(_ContentTable[list[Any]]):
             live = content if last_ms is None else [cell for cell in content if cell[0] > last_ms]
             rows += [row + place.to_bytes(PLACE_BYTES, "big") for place in range(len(live))]
             values += map(self._codec.encode, live)
-        return rows, values
+            if len(rows) >= ROWS_AT_ONCE:
+                yield rows, values
+                rows, values = [], []
+        yield rows, values
 
     def _drop_expired(self, slot: int, row: bytes, last_ms: int) -> None:
         content = self._owned(self._tables[slot], row, list)
@@ -297,7 +302,7 @@ class _MapTable(_ContentTable[dict[bytes, Any]]):
         """The map of the current key."""
         return list((self._content() or {}).items())
 
-    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Pairs:
+    def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Iterator[Pairs]:
         """A row for each entry, and the values."""
         table = frozen[slot]
         last_ms = self.live_after(now_ms)
@@ -308,7 +313,10 @@ class _MapTable(_ContentTable[dict[bytes, Any]]):
             keys = sorted(key for key, cell in content.items() if last_ms is None or cell[0] > last_ms)
             rows += [row + key for key in keys]
             values += [self._codec.encode(content[key]) for key in keys]
-        return rows, values
+            if len(rows) >= ROWS_AT_ONCE:
+                yield rows, values
+                rows, values = [], []
+        yield rows, values
 
     def _drop_expired(self, slot: int, row: bytes, last_ms: int) -> None:
         content = self._owned(self._tables[slot], row, dict)

@@ -1,5 +1,7 @@
 """The canonical file of keyed state, the same bytes whatever the backend: key groups, in each the rows of each state.
 
+State that is larger than a file is in several, which ``pieces`` describes.
+
 After the document's header comes one line of JSON, which names the states and says where each key group begins. In a
 group each state that has rows there has a block of four columns, all of its numbers little end first:
 
@@ -28,10 +30,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from partfile.errors import SnapshotCorrupt, StateTooLarge
+from partfile.errors import SnapshotCorrupt
 from partfile.snapshot.documents import (
     CORRUPT_HINT,
-    MAX_DOCUMENT_BYTES,
     decode_body,
     decode_model,
     encode_body,
@@ -50,9 +51,11 @@ if TYPE_CHECKING:
 Pairs = tuple[list[bytes], list[bytes]]
 """Rows and their values, both encoded, in the order of the rows."""
 SCHEMA = "keyed-state"
-_BLOCK = struct.Struct("<QQQQ")
-_LENGTH_BYTES = 4
-_INDEX_BYTES = 1 << 20
+BLOCK = struct.Struct("<QQQQ")
+"""In front of a block."""
+LENGTH_BYTES = 4
+"""Of the length of a row, and of that of a value."""
+INDEX_BYTES = 1 << 20
 """Room that the line of JSON is left in a document of the largest size."""
 
 
@@ -67,7 +70,10 @@ class KeyedSnapshotResources(ABC):
 
     @abstractmethod
     def rows(self, group: int) -> Iterator[tuple[int, Pairs]]:
-        """The states that have rows in a key group: id and rows, in the order of the ids."""
+        """The states that have rows in a key group: id and rows, in the order of the ids.
+
+        A state with many rows comes several times in turn, so that they need not be in memory together.
+        """
 
     @abstractmethod
     def release(self) -> None:
@@ -87,6 +93,8 @@ class RestoredRows(Protocol):
 
     def rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
         """The states that have rows in a key group: name, rows and values, both encoded.
+
+        A state with many rows may come several times in turn.
 
         Raises:
             SnapshotCorrupt: They cannot be read.
@@ -146,18 +154,18 @@ class KeyedFile:
         start, end = self._offsets[at], self._offsets[at + 1]
         newest = -1
         while start < end:
-            if end - start < _BLOCK.size:
+            if end - start < BLOCK.size:
                 raise self._corrupt(f"key group {group} ends within a block")
-            state_id, count, row_bytes, value_bytes = _BLOCK.unpack_from(self._blocks, start)
-            start += _BLOCK.size
+            state_id, count, row_bytes, value_bytes = BLOCK.unpack_from(self._blocks, start)
+            start += BLOCK.size
             if not newest < state_id < len(self.infos):
                 raise self._corrupt(f"key group {group} has rows of state {state_id} at a place that is not theirs")
             newest = state_id
-            after = start + 2 * _LENGTH_BYTES * count + row_bytes + value_bytes
+            after = start + 2 * LENGTH_BYTES * count + row_bytes + value_bytes
             if count < 1 or after > end:
                 raise self._corrupt(f"key group {group} ends within its rows")
             lengths = np.frombuffer(self._blocks, "<u4", 2 * count, start)
-            start += 2 * _LENGTH_BYTES * count
+            start += 2 * LENGTH_BYTES * count
             rows = self._cut(lengths[:count], start, row_bytes, group)
             if not all(map(lt, rows, rows[1:])):
                 raise self._corrupt(f"the rows in key group {group} do not ascend")
@@ -181,38 +189,22 @@ class KeyedFile:
         )
 
 
-def encode_keyed_state(resources: KeyedSnapshotResources) -> bytes:
-    """A view of keyed state as the canonical file.
+def encode_keyed_file(
+    resources: KeyedSnapshotResources, groups: KeyGroupRange, offsets: Sequence[int], blocks: Sequence[bytes]
+) -> bytes:
+    """The rows of some key groups as a canonical file.
 
-    Raises:
-        UnencodableState: A codec has no form for a value.
-        StateTooLarge: No reader would take it.
+    Args:
+        resources: The view, which says what the rows are of.
+        groups: The key groups.
+        offsets: Where each begins in the blocks.
+        blocks: Of all key groups, in pieces.
     """
-    pieces: list[bytes] = []
-    offsets = []
-    position = 0
-    for group in resources.groups:
-        offsets.append(position)
-        for state_id, (rows, values) in resources.rows(group):
-            block = _block(state_id, rows, values)
-            pieces += block
-            position += sum(map(len, block))
-            if position > MAX_DOCUMENT_BYTES - _INDEX_BYTES:
-                raise StateTooLarge(
-                    f"one subtask has more than {MAX_DOCUMENT_BYTES - _INDEX_BYTES} bytes of keyed state",
-                    hint="Run more subtasks: parallelism=N. Or let the states expire: ttl=Ttl('7 days').",
-                )
     index = _Index(
         key=resources.key_codec.kinds,
         max_parallelism=resources.max_parallelism,
-        first_group=resources.groups.first,
+        first_group=groups.first,
         offsets=tuple(offsets),
         states=resources.infos,
     )
-    return encode_body(SCHEMA, index.model_dump_json().encode(), b"\n", *pieces)
-
-
-def _block(state_id: int, rows: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, ...]:
-    joined = b"".join(rows), b"".join(values)
-    lengths = (np.fromiter(map(len, column), "<u4", len(rows)).tobytes() for column in (rows, values))
-    return (_BLOCK.pack(state_id, len(rows), len(joined[0]), len(joined[1])), *lengths, *joined)
+    return encode_body(SCHEMA, index.model_dump_json().encode(), b"\n", *blocks)

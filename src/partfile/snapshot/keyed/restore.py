@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from partfile.errors import SnapshotError
 from partfile.snapshot.keyed.keyed_file import KeyedFile
+from partfile.snapshot.keyed.pieces import read_canonical
 from partfile.snapshot.keyed.shared_files import decode_incremental, is_incremental
+from partfile.snapshot.piece_list import is_piece_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,13 +24,68 @@ if TYPE_CHECKING:
 logger = logging.getLogger("partfile")
 
 
-class RestoredFile(NamedTuple):
-    """The keyed state of one old subtask, and from where it was read."""
+class RestoredFile:
+    """The keyed state of one old subtask, and from where it was read.
 
-    file: RestoredRows
-    source: Literal["local", "primary"]
-    """local: a copy on this machine, or links to all files of RocksDB. primary: the checkpoint's storage, or its
-    metadata."""
+    Args:
+        file: What was read, for a backend.
+        reads: Counts what is read.
+    """
+
+    def __init__(self, file: RestoredRows, reads: _Reads) -> None:
+        self.file = file
+        self._reads = reads
+
+    @property
+    def source(self) -> Literal["local", "primary"]:
+        """local: copies on this machine, or links to all files of RocksDB. primary: the checkpoint's storage.
+
+        State in several files is read piece by piece, when a backend is made: it is primary once any of them was.
+        """
+        return "primary" if self._reads.from_storage else "local"
+
+
+class _Reads:
+    """Reads state files, each from its copy on this machine if that is whole.
+
+    Args:
+        storage: Of the checkpoint.
+        local: The copies; None has none.
+    """
+
+    def __init__(self, storage: CheckpointStorage, local: LocalStateStore | None) -> None:
+        self._storage = storage
+        self._local = local
+        self.from_storage = 0
+        """So many were read from the storage, or from the metadata."""
+
+    def copy(self, handle: StateHandle) -> tuple[bytes, str] | None:
+        """The copy of a file and what it is called; None if there is none that is whole."""
+        data = None if self._local is None else self._local.read(handle)
+        return None if data is None else (data, f"the local copy of {self._storage.shown(handle)}")
+
+    def primary(self, handle: StateHandle) -> tuple[bytes, str]:
+        """The file itself and what it is called."""
+        self.from_storage += 1
+        return self._storage.read_shown(handle)
+
+    def piece(self, handle: StateHandle) -> KeyedFile:
+        """One of several files, from its copy if there is one that can be used."""
+        if (copy := self.copy(handle)) is not None:
+            try:
+                found = KeyedFile(*copy)
+            except SnapshotError as error:
+                self.warn(handle, error)
+            else:
+                logger.info("keyed state is restored from %s", found.path)
+                return found
+        found = KeyedFile(*self.primary(handle))
+        logger.info("keyed state is restored from %s", found.path)
+        return found
+
+    def warn(self, handle: StateHandle, error: SnapshotError) -> None:
+        """Say that a copy cannot be used."""
+        logger.warning("the local copy of state file %s is not used: %s", self._storage.shown(handle), error)
 
 
 @contextmanager
@@ -40,7 +97,8 @@ def read_keyed_files(
 ) -> Iterator[list[RestoredFile]]:
     """Read what snapshots of keyed state have written, of any backend, each from its copy if that is whole.
 
-    Make the backends within the block: at its end the files of RocksDB are closed and removed.
+    Make the backends within the block: at its end the files of RocksDB are closed and removed. Of state in several
+    files a backend reads those that have its key groups, one after the other.
 
     Args:
         storage: Of the checkpoint.
@@ -65,28 +123,33 @@ def _read_keyed_file(
     directory: str | None,
     opened: ExitStack,
 ) -> RestoredFile:
-    shown = storage.shown(handle)
-    copy = None if local is None else local.read(handle)
-    if copy is not None:
+    reads = _Reads(storage, local)
+    if (copy := reads.copy(handle)) is not None:
         try:
-            restored = RestoredFile(KeyedFile(copy, f"the local copy of {shown}"), "local")
+            restored = RestoredFile(read_canonical(*copy, reads.piece), reads)
         except SnapshotError as error:
-            logger.warning("the local copy of state file %s is not used: %s", shown, error)
+            reads.warn(handle, error)
         else:
-            logger.info("keyed state is restored from the local copy of %s", shown)
+            logger.info("keyed state is restored from %s", copy[1])
             return restored
-    data = storage.read_bytes(handle)
+    data, shown = reads.primary(handle)
     logger.info("keyed state is restored from %s", shown)
+    if is_piece_list(data):
+        # What is large is in the pieces.
+        reads.from_storage = 0
     if not is_incremental(data):
-        return RestoredFile(KeyedFile(data, shown), "primary")
+        return RestoredFile(read_canonical(data, shown, reads.piece), reads)
     # Here, because the engine's package may be absent.
     from partfile.snapshot.keyed.rocksdb.files import IncrementalFiles  # noqa: PLC0415
 
     document = decode_incremental(data, shown)
     files = IncrementalFiles(document, storage, shown, directory, local)
     opened.callback(files.close)
-    read = files.read_from_storage
+    reads.from_storage = files.read_from_storage
     logger.info(
-        "of the %d files of %s, %d are from this machine", len(document.files), shown, len(document.files) - read
+        "of the %d files of %s, %d are from this machine",
+        len(document.files),
+        shown,
+        len(document.files) - reads.from_storage,
     )
-    return RestoredFile(files, "primary" if read else "local")
+    return RestoredFile(files, reads)

@@ -1,34 +1,48 @@
-"""The snapshot of keyed state: a view at the synchronous part, its canonical file at the asynchronous one."""
+"""The snapshot of keyed state: a view at the synchronous part, its canonical files at the asynchronous one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, cast
 
-from partfile.snapshot.keyed.keyed_file import encode_keyed_state
-from partfile.snapshot.strategy import EMPTY, open_result_stream, writing
+from partfile.errors import PartfileError
+from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
+from partfile.snapshot.strategy import EMPTY, SnapshotResult, open_result_stream, writing
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
+    from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.backend import KeyedStateBackend
     from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
     from partfile.snapshot.local_state import LocalStateStore
-    from partfile.snapshot.strategy import SnapshotOptions, Supplier
+    from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
 
 
+logger = logging.getLogger("partfile")
+
+
 class KeyedStateStrategy:
-    """Full snapshots of keyed state, in the canonical file whether they are checkpoints or savepoints.
+    """Full snapshots of keyed state, in canonical files whether they are checkpoints or savepoints.
 
     Source: Flink's ``HeapSnapshotStrategy`` and ``SavepointSnapshotStrategy``, as of 1.20.
 
     Args:
         backend: The live state.
         local: Where copies on this machine go, for a faster restore; None keeps none.
+        piece_bytes: State of a subtask that is larger is written in several files of about this size, in bytes. So
+            much is in memory beside the state when they are written, about twice.
+
+    Raises:
+        ConfigError: ``piece_bytes`` is not from 1 to less than 255 MiB.
     """
 
-    def __init__(self, backend: KeyedStateBackend, local: LocalStateStore | None = None) -> None:
+    def __init__(
+        self, backend: KeyedStateBackend, local: LocalStateStore | None = None, piece_bytes: int = DEFAULT_PIECE_BYTES
+    ) -> None:
         self._backend = backend
         self._local = local
+        self._piece_bytes = check_piece_bytes(piece_bytes)
 
     def sync_prepare_resources(self, options: SnapshotOptions) -> KeyedSnapshotResources:  # noqa: ARG002 - of the protocol.
         """Take a view of all rows; nothing is copied or encoded."""
@@ -42,29 +56,78 @@ class KeyedStateStrategy:
         streams: CheckpointStreamFactory,
         options: SnapshotOptions,
     ) -> Supplier:
-        """Return what encodes the view and writes it to one stream of exclusive scope."""
-        return writing_keyed_state(resources, checkpoint_id, streams, options, self._local)
+        """Return what encodes the view and writes it to streams of exclusive scope, one after the other."""
+        return writing_keyed_state(
+            resources, self._piece_bytes, KeyedStateWriter(checkpoint_id, streams, options, self._local)
+        )
 
 
-def writing_keyed_state(
-    resources: KeyedSnapshotResources,
-    checkpoint_id: int,
-    streams: CheckpointStreamFactory,
-    options: SnapshotOptions,
-    local: LocalStateStore | None = None,
-) -> Supplier:
-    """What writes a view as the canonical file, to one stream of exclusive scope.
+def writing_keyed_state(resources: KeyedSnapshotResources, piece_bytes: int, writer: KeyedStateWriter) -> Supplier:
+    """What writes a view as canonical files; nothing is written where there is no state.
 
     Args:
         resources: The view.
-        checkpoint_id: The checkpoint.
-        streams: Opens the stream.
-        options: What the snapshot is for.
-        local: Where copies on this machine go; None keeps none.
+        piece_bytes: The most bytes of rows of one file.
+        writer: Writes the files.
     """
     if not resources.infos:
         return lambda _registry: EMPTY
-    return writing(
-        lambda: encode_keyed_state(resources),
-        lambda: open_result_stream(streams, Scope.EXCLUSIVE, checkpoint_id, options, local),
-    )
+    return lambda registry: writer.write(resources, piece_bytes, registry)
+
+
+class KeyedStateWriter:
+    """Writes the files of one snapshot; where it fails or is cancelled, all that it has written are deleted.
+
+    Args:
+        checkpoint_id: The checkpoint.
+        streams: Opens the streams.
+        options: What the snapshot is for.
+        local: Where copies on this machine go; None keeps none.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        streams: CheckpointStreamFactory,
+        options: SnapshotOptions,
+        local: LocalStateStore | None = None,
+    ) -> None:
+        self._checkpoint_id = checkpoint_id
+        self._streams = streams
+        self._options = options
+        self._local = local
+        self._written: list[SnapshotResult] = []
+
+    def write(self, resources: KeyedSnapshotResources, piece_bytes: int, registry: CloseableRegistry) -> SnapshotResult:
+        """Write a view; returns its handle, and those of the files that this one names."""
+        try:
+            keep_in_pieces(resources, piece_bytes, lambda data: self._keep(data, registry))
+        except BaseException:
+            self._discard()
+            raise
+        *pieces, last = self._written
+        return SnapshotResult(last.primary, last.local, tuple(one.primary for one in pieces if one.primary is not None))
+
+    def _keep(self, data: bytes, registry: CloseableRegistry) -> StateHandle:
+        kept = writing(
+            lambda: data,
+            lambda: open_result_stream(self._streams, Scope.EXCLUSIVE, self._checkpoint_id, self._options, self._local),
+        )(registry)
+        self._written.append(kept)
+        # No file is empty, so there is one.
+        return cast("StateHandle", kept.primary)
+
+    def _discard(self) -> None:
+        for one in self._written:
+            if one.primary is not None:
+                discard_logged(self._streams, one.primary)
+        if self._local is not None and self._written:
+            self._local.abort(self._checkpoint_id)
+
+
+def discard_logged(streams: CheckpointStreamFactory, handle: StateHandle) -> None:
+    """Delete a state file that no checkpoint names; a failure is logged."""
+    try:
+        streams.discard(handle)
+    except PartfileError as error:
+        logger.warning("a state file that no checkpoint names could not be deleted: %s", error)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partfile.errors import ConfigError, UnencodableState
-from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table, check_fits
+from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table, check_fits, some_at_a_time
 from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.rocksdb.database import (
     Database,
@@ -116,14 +116,9 @@ class _RocksTable(Table):
         """A cursor, which shows the rows of this instant."""
         return self._column.cursor()
 
-    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Pairs:
+    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[Pairs]:
         """The rows and their values as they lie there."""
-        rows: list[bytes] = []
-        values: list[bytes] = []
-        for key, data in self._live(frozen, slot, now_ms):
-            rows.append(key[GROUP_BYTES:])
-            values.append(data)
-        return rows, values
+        return some_at_a_time((key[GROUP_BYTES:], data) for key, data in self._live(frozen, slot, now_ms))
 
     def _encoded(self, value: Any) -> bytes:
         data = encode_checked(self._values, value)
@@ -228,19 +223,19 @@ class _ListTable(_RocksTable):
         if self._column.get(key) is not None:
             self._column.change((), [row for row, _ in self._all_of(key)])
 
-    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Pairs:
+    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[Pairs]:
         """A row for each element, numbered from 0, and the elements."""
-        rows: list[bytes] = []
-        values: list[bytes] = []
+        return some_at_a_time(self._numbered(self._live(frozen, slot, now_ms)))
+
+    @staticmethod
+    def _numbered(found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         of_list, place = _NO_LIST, 0
-        for key, data in self._live(frozen, slot, now_ms):
+        for key, data in found:
             if key.startswith(of_list):
-                rows.append(of_list[GROUP_BYTES:] + place.to_bytes(PLACE_BYTES, "big"))
-                values.append(data)
+                yield of_list[GROUP_BYTES:] + place.to_bytes(PLACE_BYTES, "big"), data
                 place += 1
             else:
                 of_list, place = key, 0
-        return rows, values
 
     def _in_front(self, next_place: int, added: list[Cell], known: bytes | None) -> bytes:
         """The row in front of a list. It expires with the newest element, and so with the whole list.

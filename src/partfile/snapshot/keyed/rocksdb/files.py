@@ -10,7 +10,6 @@ that of the file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from partfile.errors import StoreError
 from partfile.snapshot.documents import FileHandle
-from partfile.snapshot.keyed.backend import PLACE_BYTES
+from partfile.snapshot.keyed.backend import PLACE_BYTES, GroupsOfRows, some_at_a_time
 from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
+from partfile.snapshot.keyed.pieces import read_canonical
 from partfile.snapshot.keyed.rocksdb.database import LinkedFiles, new_directory, remove_files
 from partfile.snapshot.keyed.shared_files import SORTED_FILES
 
@@ -55,7 +55,7 @@ def time_of(data: bytes) -> int:
     return time_ms  # type: ignore[no-any-return]
 
 
-class NativeRows(Mapping[int, "Pairs"]):
+class NativeRows(GroupsOfRows):
     """The rows of one state in a column family, by key group: read when they are asked for, as in the canonical file.
 
     Args:
@@ -81,7 +81,17 @@ class NativeRows(Mapping[int, "Pairs"]):
         """Rows and values of a key group, encoded; empty where it has none."""
         if group not in self.groups:
             raise KeyError(group)
-        return self._elements(group) if self.info.options["kind"] == "list" else self._cells(group)
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        for some_rows, some_values in self.some(group):
+            rows += some_rows
+            values += some_values
+        return rows, values
+
+    def some(self, group: int) -> Iterator[Pairs]:
+        """Rows and values of a key group, encoded, some at a time."""
+        is_list = self.info.options["kind"] == "list"
+        return some_at_a_time(self._elements(group) if is_list else self._cells(group))
 
     def __iter__(self) -> Iterator[int]:
         """The key groups."""
@@ -98,19 +108,11 @@ class NativeRows(Mapping[int, "Pairs"]):
     def _is_live(self, data: bytes) -> bool:
         return self.expired_ms is None or time_of(data) > self.expired_ms
 
-    def _cells(self, group: int) -> Pairs:
-        rows: list[bytes] = []
-        values: list[bytes] = []
-        for row, data in self._all(group):
-            if self._is_live(data):
-                rows.append(row)
-                values.append(data)
-        return rows, values
+    def _cells(self, group: int) -> Iterator[tuple[bytes, bytes]]:
+        return ((row, data) for row, data in self._all(group) if self._is_live(data))
 
-    def _elements(self, group: int) -> Pairs:
+    def _elements(self, group: int) -> Iterator[tuple[bytes, bytes]]:
         """The elements of lists, numbered anew, without the rows in front of the lists."""
-        rows: list[bytes] = []
-        values: list[bytes] = []
         place = 0
         for row, data in self._all(group):
             end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
@@ -119,10 +121,8 @@ class NativeRows(Mapping[int, "Pairs"]):
                 continue
             if not self._is_live(data):
                 continue
-            rows.append(row[:end] + place.to_bytes(PLACE_BYTES, "big"))
-            values.append(data)
+            yield row[:end] + place.to_bytes(PLACE_BYTES, "big"), data
             place += 1
-        return rows, values
 
 
 class IncrementalFiles:
@@ -157,7 +157,9 @@ class IncrementalFiles:
         self.groups = KeyGroupRange(document.first_group, document.last_group)
         self._carried = None
         if document.carried is not None:
-            self._carried = KeyedFile(storage.read_bytes(document.carried), storage.shown(document.carried))
+            self._carried = read_canonical(
+                *storage.read_shown(document.carried), lambda handle: KeyedFile(*storage.read_shown(handle))
+            )
         self.infos = document.states + (() if self._carried is None else self._carried.infos)
         """Name, kind and codecs of each state."""
         read_to = new_directory(directory)
@@ -188,9 +190,7 @@ class IncrementalFiles:
             StoreError: The engine cannot read a row.
         """
         for rows in self.native:
-            pairs = rows[group]
-            if pairs[0]:
-                yield rows.info.name, pairs
+            yield from ((rows.info.name, pairs) for pairs in rows.some(group))
         yield from self.carried_rows(group)
 
     @property

@@ -14,20 +14,20 @@ Source: Flink's ``RocksIncrementalSnapshotStrategy``, as of 1.20.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partfile.errors import PartfileError, SnapshotCancelled, StoreError
+from partfile.errors import SnapshotCancelled, StoreError
 from partfile.snapshot.documents import encode_document
-from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources, encode_keyed_state
+from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
+from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
 from partfile.snapshot.keyed.rocksdb.files import TRANSFER_THREADS
 from partfile.snapshot.keyed.shared_files import SCHEMA, SORTED_FILES, IncrementalDocument, NativeFile
-from partfile.snapshot.keyed.strategy import writing_keyed_state
+from partfile.snapshot.keyed.strategy import KeyedStateWriter, discard_logged, writing_keyed_state
 from partfile.snapshot.strategy import EMPTY, SnapshotResult
 from partfile.snapshot.streams import Scope
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 _OF_NO_USE = ("OPTIONS-", "LOG")
-logger = logging.getLogger("partfile")
 
 
 class LinkedView:
@@ -95,11 +94,18 @@ class IncrementalStrategy:
         backend: The live state.
         local: Where links to the files of each checkpoint stay on this machine, for a faster restore; None keeps none.
             It has to be on the disk of the database.
+        piece_bytes: About the size of the canonical files of a savepoint, in bytes.
+
+    Raises:
+        ConfigError: ``piece_bytes`` is not from 1 to less than 255 MiB.
     """
 
-    def __init__(self, backend: RocksDBBackend, local: LocalStateStore | None = None) -> None:
+    def __init__(
+        self, backend: RocksDBBackend, local: LocalStateStore | None = None, piece_bytes: int = DEFAULT_PIECE_BYTES
+    ) -> None:
         self._backend = backend
         self._local = local
+        self._piece_bytes = check_piece_bytes(piece_bytes)
         self._files: dict[str, _Written] = {}
         self._lock = threading.Lock()
         # Two snapshots that write at the same time would each write the same file, and name another.
@@ -128,14 +134,14 @@ class IncrementalStrategy:
     ) -> Supplier:
         """Return what writes the new files, and the document that names all."""
         if not isinstance(resources, LinkedView):
-            return writing_keyed_state(resources, checkpoint_id, streams, options)
+            return writing_keyed_state(resources, self._piece_bytes, KeyedStateWriter(checkpoint_id, streams, options))
         if not resources.view.infos:
             return lambda _registry: EMPTY
 
         def write(registry: CloseableRegistry) -> SnapshotResult:
             with self._is_writing:
                 known = self._known(set(resources.names()), streams)
-                primary, files = _Upload(streams, registry).incremental(resources, known)
+                primary, files = _Upload(streams, registry, self._piece_bytes).incremental(resources, known)
                 with self._lock:
                     for name, handle in files.items():
                         if name.endswith(SORTED_FILES):
@@ -170,7 +176,7 @@ class IncrementalStrategy:
             known = {name: file.handle for name, file in self._files.items()}
         for file in gone.values():
             if not file.may_be_named:
-                _delete(streams, file.handle)
+                discard_logged(streams, file.handle)
         return known
 
 
@@ -180,11 +186,13 @@ class _Upload:
     Args:
         streams: Keep what is written.
         registry: Says that the snapshot is cancelled.
+        piece_bytes: About the size of the canonical files of states that are carried on, in bytes.
     """
 
-    def __init__(self, streams: CheckpointStreamFactory, registry: CloseableRegistry) -> None:
+    def __init__(self, streams: CheckpointStreamFactory, registry: CloseableRegistry, piece_bytes: int) -> None:
         self._streams = streams
         self._registry = registry
+        self._piece_bytes = piece_bytes
         self._written: list[StateHandle] = []
 
     def incremental(
@@ -218,9 +226,9 @@ class _Upload:
             states=tuple(info for info in view.infos if info not in carried.infos),
             expired_ms=view.expired_ms,
             files=tuple(NativeFile(name=name, handle=files[name]) for name in names),
-            carried=self._keep(encode_keyed_state(carried), Scope.EXCLUSIVE) if carried.infos else None,
+            carried=keep_in_pieces(carried, self._piece_bytes, self._keep_own) if carried.infos else None,
         )
-        primary = self._keep(encode_document(SCHEMA, document), Scope.EXCLUSIVE)
+        primary = self._keep_own(encode_document(SCHEMA, document))
         return primary, {name: files[name] for name in names}
 
     def _keep_file(self, path: Path) -> StateHandle:
@@ -229,6 +237,9 @@ class _Upload:
         except OSError as error:
             raise StoreError(f"RocksDB's file {path} cannot be read: {error}", hint=ANOTHER_DISK) from error
         return self._keep(data, Scope.SHARED if path.suffix == SORTED_FILES else Scope.EXCLUSIVE)
+
+    def _keep_own(self, data: bytes) -> StateHandle:
+        return self._keep(data, Scope.EXCLUSIVE)
 
     def _keep(self, data: bytes, scope: Scope) -> StateHandle:
         self._check()
@@ -244,14 +255,7 @@ class _Upload:
 
     def _discard(self) -> None:
         for handle in self._written:
-            _delete(self._streams, handle)
-
-
-def _delete(streams: CheckpointStreamFactory, handle: StateHandle) -> None:
-    try:
-        streams.discard(handle)
-    except PartfileError as error:
-        logger.warning("a state file that no checkpoint names could not be deleted: %s", error)
+            discard_logged(self._streams, handle)
 
 
 class _CarriedRows(KeyedSnapshotResources):
