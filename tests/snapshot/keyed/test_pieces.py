@@ -24,7 +24,9 @@ from partfile.snapshot.keyed.pieces import canonical_files, read_canonical
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
+from partfile.snapshot.keyed.shared_files import decode_incremental
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
+from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.piece_list import PieceList, decode_piece_list, encode_piece_list
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
@@ -461,18 +463,58 @@ def test_rows_of_two_pieces_that_do_not_ascend_are_refused() -> None:
             rows_of([restored])
 
 
-def test_one_piece_is_in_memory() -> None:
-    """Of eight MiB of state about two at a time, when it is written as when it is read."""
+def test_one_piece_is_in_memory(tmp_path: Path) -> None:
+    """Of eight MiB of state two at a time when it is written, and one when RocksDB is restored."""
     backend = backend_of()
     large = backend.value_state(ValueStateDescriptor("large", BytesCodec()))
     for key in range(2048):
         backend.set_current_key(f"key {key}")
         large.update(bytes(4 << 10))
-    view = backend.freeze()
+    storage = CheckpointStorage(LocalStore(str(tmp_path)), "job")
+    running = StrategyRunner(KeyedStateStrategy(backend, piece_bytes=512 << 10))
     tracemalloc.start()
     try:
-        assert sum(len(file.data) for file in canonical_files(view, 512 << 10)) > 8 << 20
+        handle = running.snapshot(1, 0, storage.stream_factory(1), SnapshotOptions()).result().primary
         assert tracemalloc.get_traced_memory()[1] < 3 << 20
+        assert handle is not None
+        tracemalloc.reset_peak()
+        with read_keyed_files(storage, [handle]) as (found,):
+            restored = backend_of(RocksDBBackend, files=[found.file])
+            assert tracemalloc.get_traced_memory()[1] < 3 << 20
     finally:
         tracemalloc.stop()
-        view.release()
+    assert bytes_of(restored) == bytes_of(backend)
+    restored.close()
+
+
+@pytest.mark.item("TT-02")
+@pytest.mark.parametrize("time", [b"", b"1234567", b"\xff" * 8])
+@pytest.mark.parametrize("described", [value_of(Ttl(60)), list_of(Ttl(60))])
+def test_a_restored_value_without_a_time_is_refused(time: bytes, described: Any) -> None:
+    """Before RocksDB has any row: it would never expire, or have expired."""
+    backend = HeapBackend(KeyCodec("string"), KeyGroupRange(0, 0), 1)
+    getattr(backend, f"{described.kind}_state")(described)
+    rows = [b"\1a\0" + (bytes(8) if described.kind == "list" else b"")], [time]
+
+    file: Any = KeyedFile(bytes_of(backend), "a file")
+    file.rows = lambda _group: iter([(described.name, rows)])
+    with pytest.raises(SnapshotCorrupt, match=r"key group 0: a value of \d bytes has no time"):
+        RocksDBBackend(KeyCodec("string"), KeyGroupRange(0, 0), 1, [file])
+
+
+def test_what_rocksdb_has_taken_in_is_in_its_files(tmp_path: Path) -> None:
+    """Also what is not registered: the next incremental snapshot names the engine's files alone."""
+    job = Job(tmp_path)
+    with read_keyed_files(job.storage, [job.snapshot()]) as (found,):
+        backend = backend_of(RocksDBBackend, files=[found.file])
+    assert isinstance(backend, RocksDBBackend)
+    backend.value_state(value_of())
+    running = StrategyRunner(IncrementalStrategy(backend))
+    handle = running.snapshot(2, 0, job.storage.stream_factory(2), SnapshotOptions()).result().primary
+    assert handle is not None
+    document = decode_incremental(*job.storage.read_shown(handle))
+    assert document.carried is None
+    assert [info.name for info in document.states] == ["list", "map", "mean", "value"]
+    with read_keyed_files(job.storage, [handle]) as (found,):
+        assert bytes_of(backend_of(files=[found.file])) == bytes_of(job.backend)
+    backend.close()

@@ -284,7 +284,7 @@ def test_rows_that_cannot_be_read_are_no_end_of_the_rows(tmp_path: Path) -> None
 
 
 def test_a_state_whose_rows_are_refused_leaves_none() -> None:
-    """Though those before the first one that is refused were written: another state of the name begins empty."""
+    """Those before the first one that is refused were written under its new name, where nothing is left of them."""
     heap = backend_of()
     texts = heap.value_state(ValueStateDescriptor("value", PairCodec("text", str.encode, bytes.decode)))
     numbers = PairCodec("text", lambda value: b"%d" % value, int)
@@ -297,8 +297,11 @@ def test_a_state_whose_rows_are_refused_leaves_none() -> None:
     expected = bytes_of(backend)
     with pytest.raises(SnapshotCorrupt, match=r"state 'value', key group [0-9]+"):
         backend.value_state(ValueStateDescriptor("value", numbers))
+    assert bytes_of(backend) == expected
+    with pytest.raises(SnapshotCorrupt, match=r"state 'number', key group [0-9]+"):
+        backend.value_state(ValueStateDescriptor("number", numbers, formerly="value"))
     assert isinstance(backend, RocksDBBackend)
-    assert "value" not in backend.database._opened.columns
+    assert "number" not in backend.database._opened.columns
     assert bytes_of(backend) == expected
     backend.drop_state("value")
     state = backend.value_state(ValueStateDescriptor("value", numbers))

@@ -104,6 +104,22 @@ def pairs_of(rows: Mapping[int, Pairs], group: int) -> Iterator[Pairs]:
         yield rows[group]
 
 
+def check_place(state: str, group: int, found: bytes, place: int) -> None:
+    """Refuse a restored element of a list that does not follow the one before it.
+
+    Args:
+        state: Its name.
+        group: The key group.
+        found: The place of the element, as its row has it.
+        place: The next one.
+
+    Raises:
+        SnapshotCorrupt: It does not.
+    """
+    if found != place.to_bytes(PLACE_BYTES, "big"):
+        raise SnapshotCorrupt(f"state {state!r}, key group {group}: the places of a list have a gap")
+
+
 def some_at_a_time(found: Iterator[tuple[bytes, bytes]]) -> Iterator[Pairs]:
     """Rows and their values as two lists, of so many as are handled together."""
     while some := tuple(islice(found, ROWS_AT_ONCE)):
@@ -184,15 +200,6 @@ class Table(ABC):
         """
         if any(self._end_of_key(row, group) != len(row) for row in rows):
             raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row goes on behind its key")
-
-    def _check_place(self, row: bytes, end: int, place: int, group: int) -> None:
-        """Refuse a restored element of a list that does not follow the one before it.
-
-        Raises:
-            SnapshotCorrupt: It does not.
-        """
-        if row[end:] != place.to_bytes(PLACE_BYTES, "big"):
-            raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: the places of a list have a gap")
 
     def live_after(self, now_ms: int) -> int | None:
         """The last instant of which a cell has expired; None if cells do not expire."""

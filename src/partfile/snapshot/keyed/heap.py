@@ -14,7 +14,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from partfile.snapshot.keyed.backend import PLACE_BYTES, ROWS_AT_ONCE, KeyedStateBackend, Table
+from partfile.snapshot.keyed.backend import PLACE_BYTES, ROWS_AT_ONCE, KeyedStateBackend, Table, check_place
 from partfile.snapshot.keyed.codecs import ImmutableCodec, round_trip
 from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 
@@ -231,7 +231,7 @@ class _ListTable(_ContentTable[list[Any]]):
             for row, one in zip(rows, values, strict=True):
                 end = self._end_of_key(row, group)
                 content = self._owned(table, row[:end], list)
-                self._check_place(row, end, len(content), group)
+                check_place(self.name, group, row[end:], len(content))
                 content.append(self._decoded(one, slot))
 
     def elements(self) -> list[Cell]:

@@ -6,7 +6,9 @@ those of a key group are one range.
 A list has a row for each element, which ends with its place. One row without a place, in front of them, says what the
 next place is. Places may have gaps here, where elements have expired; a view numbers them anew.
 
-A backend that is restored from an incremental snapshot with its own key groups opens the files, and reads no row.
+A backend that is restored from an incremental snapshot with its own key groups opens the files, and reads no row. From
+any other snapshot it takes the rows in some at a time, so that they need not be in memory; they are checked when their
+state is registered.
 
 Source: Flink's ``RocksDBKeyedStateBackend``, as of 1.20. Its lists are one value that the engine appends to, and its
 values expire when files are merged. The engine's package for Python has no merge operators and no compaction filters.
@@ -20,15 +22,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partfile.errors import ConfigError, UnencodableState
-from partfile.snapshot.keyed.backend import PLACE_BYTES, KeyedStateBackend, Table, check_fits, some_at_a_time
+from partfile.snapshot.keyed.backend import (
+    PLACE_BYTES,
+    KeyedStateBackend,
+    Table,
+    pairs_of,
+    restored_infos,
+    restored_rows,
+    some_at_a_time,
+)
 from partfile.snapshot.keyed.codecs import encode_checked
+from partfile.snapshot.keyed.descriptors import info_of
 from partfile.snapshot.keyed.rocksdb.database import (
     Database,
     RocksDBMemory,
     RocksDBOptions,
     rows_between,
 )
-from partfile.snapshot.keyed.rocksdb.files import GROUP_BYTES, TIME, IncrementalFiles, NativeRows, after, time_of
+from partfile.snapshot.keyed.rocksdb.files import (
+    GROUP_BYTES,
+    TIME,
+    IncrementalFiles,
+    NativeRows,
+    after,
+    engine_rows,
+    expires,
+    is_in_front,
+    single_rows,
+    time_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,13 +61,15 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
     from partfile.snapshot.keyed.states import Cell
-    from partfile.snapshot.state_file import Codec
+    from partfile.snapshot.state_file import Codec, StateMetaInfo
 
 
 _MAX_VALUE_BYTES = (1 << 31) - 1
 """The engine takes no larger value."""
 _BEHIND = b"\xff" * GROUP_BYTES
 """Behind every key of the engine: there are at most 2 ** 15 key groups."""
+_NOTHING_EXPIRED_MS = -1
+"""Of rows that come from a snapshot without what had expired: no time is before 1970."""
 _NO_LIST = _BEHIND
 """Stands for the row in front of a list where there is no list: no key begins with it."""
 logger = logging.getLogger("partfile")
@@ -59,12 +83,14 @@ class _RocksTable(Table):
     Args:
         descriptor: Of the state.
         backend: Whose state it is.
+        restored: Rows that are not in the column family yet, by key group.
     """
 
     _is_list = False
 
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend) -> None:
+    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
         super().__init__(descriptor, backend)
+        self._info = info_of(descriptor)
         self._values: Codec[Any] = descriptor.codec
         self.own: Callable[[Any], bytes] = self._encoded
         self.copy: Callable[[Any], Any] = self._values.decode
@@ -78,6 +104,7 @@ class _RocksTable(Table):
         self._oldest_seen_ms = 0
         self._cell: Callable[[bytes], Cell] = bytes if descriptor.ttl is None else _timed
         self._stored: Callable[[Cell], bytes] = bytes if descriptor.ttl is None else _stored
+        self._fill(restored)
 
     def pay(self, entries: int) -> None:
         """Look through the next rows, as many as were paid for; after the last row, the first is next.
@@ -105,6 +132,32 @@ class _RocksTable(Table):
             if self._is_list and not is_of_list:
                 expired_list = key
         self._next, self._oldest_ms = b"", self._oldest_seen_ms
+
+    def check_rows(self) -> None:
+        """Refuse rows that a restore has taken in before the state was registered.
+
+        Raises:
+            SnapshotCorrupt: One is none of this state in this key group, or its value cannot be decoded.
+        """
+        for key, data in self._column.between(b"", _BEHIND):
+            row = key[GROUP_BYTES:]
+            if not (self._is_list and is_in_front(row)):
+                self._check_row(row, data, int.from_bytes(key[:GROUP_BYTES], "big"))
+
+    def _check_row(self, row: bytes, data: bytes, group: int) -> None:
+        self._end_of_key(row, group)
+        self._decoded(data, group - self.context.first_group)
+
+    def _fill(self, restored: Mapping[int, Pairs]) -> None:
+        """Take in restored rows, as far as they are of this state."""
+        for group in restored:
+            found = self._checked(pairs_of(restored, group), group)
+            self._column.fill(engine_rows(self._info, group, found))
+
+    def _checked(self, found: Iterator[Pairs], group: int) -> Iterator[tuple[bytes, bytes]]:
+        for row, data in single_rows(found):
+            self._check_row(row, data, group)
+            yield row, data
 
     def drop_until(self, last_ms: int) -> None:
         """Remove what had expired at an instant: a later present may be an earlier time than that of the snapshot."""
@@ -155,10 +208,6 @@ def _stored(cell: Cell) -> bytes:
 class _CellTable(_RocksTable):
     """Rows of one value each."""
 
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
-        super().__init__(descriptor, backend)
-        self._column.fill(self._checked(restored))
-
     def get(self) -> Cell | None:
         """The value of the current key."""
         data = self._column.get(self._key())
@@ -172,23 +221,15 @@ class _CellTable(_RocksTable):
         """Remove the value of the current key."""
         self._column.delete(self._key())
 
-    def _checked(self, restored: Mapping[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
-        for group, (rows, values) in restored.items():
-            slot = group - self.context.first_group
-            self._check_cell_rows(rows, group)
-            for row, data in zip(rows, values, strict=True):
-                self._decoded(data, slot)
-                yield self._heads[slot] + row, data
+    def _check_row(self, row: bytes, data: bytes, group: int) -> None:
+        self._check_cell_rows([row], group)
+        self._decoded(data, group - self.context.first_group)
 
 
 class _ListTable(_RocksTable):
     """Rows of elements in order, behind one that says what the next place is."""
 
     _is_list = True
-
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
-        super().__init__(descriptor, backend)
-        self._column.fill(self._checked(restored))
 
     def elements(self) -> list[Cell]:
         """The elements of the current key."""
@@ -248,32 +289,9 @@ class _ListTable(_RocksTable):
         times = [cell[0] for cell in added]
         return _stored((max(times if known is None else [_timed(known)[0], *times]), data))
 
-    def _checked(self, restored: Mapping[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
-        for group, (rows, values) in restored.items():
-            slot = group - self.context.first_group
-            head, of_list, place = self._heads[slot], b"", 0
-            in_front: bytes | None = None
-            for row, data in zip(rows, values, strict=True):
-                end = self._end_of_key(row, group)
-                if row[:end] != of_list:
-                    if in_front is not None:
-                        yield head + of_list, in_front
-                    of_list, place, in_front = row[:end], 0, None
-                self._check_place(row, end, place, group)
-                self._decoded(data, slot)
-                place += 1
-                in_front = self._in_front(place, [self._cell(data)], in_front)
-                yield head + row, data
-            if in_front is not None:
-                yield head + of_list, in_front
-
 
 class _MapTable(_RocksTable):
     """Rows of values by a second key."""
-
-    def __init__(self, descriptor: Descriptor, backend: RocksDBBackend, restored: Mapping[int, Pairs]) -> None:
-        super().__init__(descriptor, backend)
-        self._column.fill(self._checked(restored))
 
     def get(self, key: bytes) -> Cell | None:
         """The value of a key in the map of the current one."""
@@ -298,14 +316,6 @@ class _MapTable(_RocksTable):
         """Remove the map of the current key."""
         self._column.change((), [row for row, _ in self._all_of(self._key())])
 
-    def _checked(self, restored: Mapping[int, Pairs]) -> Iterator[tuple[bytes, bytes]]:
-        for group, (rows, values) in restored.items():
-            slot = group - self.context.first_group
-            for row, data in zip(rows, values, strict=True):
-                self._end_of_key(row, group)
-                self._decoded(data, slot)
-                yield self._heads[slot] + row, data
-
 
 _TableOf = TypeVar("_TableOf", bound=_RocksTable)
 _Make = Callable[["Descriptor", "RocksDBBackend", "Mapping[int, Pairs]"], _TableOf]
@@ -327,7 +337,8 @@ class RocksDBBackend(KeyedStateBackend):
 
     Raises:
         ConfigError: The snapshot has other keys or another number of key groups, or an option cannot be used.
-        SnapshotCorrupt: Two files hold the same key group.
+        SnapshotCorrupt: Two files hold the same key group, or have rows that are none of keyed state.
+        StoreError: The rows of a snapshot cannot be written to the disk.
     """
 
     def __init__(
@@ -342,32 +353,34 @@ class RocksDBBackend(KeyedStateBackend):
     ) -> None:
         super().__init__(key_codec, groups, max_parallelism)
         self.memory = memory or RocksDBMemory()
+        self._unchecked: set[str] = set()
+        """States whose rows a restore has taken in, of which nothing is known but that their file was whole."""
         chosen = options or RocksDBOptions()
+        infos = restored_infos(restored, key_codec, max_parallelism)
         files = self._whole(restored)
-        if files is None:
-            self._restore(restored)
-            self.database = Database(chosen, self.memory)
-            return
+        opened = None if files is None else self._opened_database(chosen, files)
+        self.database = opened or Database(chosen, self.memory)
         try:
-            self.database = Database(chosen, self.memory, files.paths)
-        except ConfigError as error:
-            logger.warning("the rows of %s are read, because its files cannot be opened: %s", files.path, error)
-            self._restore(restored)
-            self.database = Database(chosen, self.memory)
-            return
-        try:
-            self._open_states(files)
+            if files is not None and opened is not None:
+                self._open_states(files)
+            else:
+                self._take_in(infos, restored)
         except BaseException:
             self.database.close()
             raise
 
+    def _opened_database(self, options: RocksDBOptions, files: IncrementalFiles) -> Database | None:
+        """A database that begins with files; None if the engine refuses them with these options."""
+        try:
+            return Database(options, self.memory, files.paths)
+        except ConfigError as error:
+            logger.warning("the rows of %s are read, because its files cannot be opened: %s", files.path, error)
+            return None
+
     def _whole(self, restored: Sequence[RestoredRows]) -> IncrementalFiles | None:
         """The files that have the rows of this subtask and no others; None if there are none of the kind."""
         files = restored[0] if len(restored) == 1 else None
-        if not isinstance(files, IncrementalFiles):
-            return None
-        check_fits(files, self.key_codec, self.max_parallelism)
-        return files if files.groups == self.groups else None
+        return files if isinstance(files, IncrementalFiles) and files.groups == self.groups else None
 
     def _open_states(self, files: IncrementalFiles) -> None:
         """Take in the states of a database that was opened from files."""
@@ -375,11 +388,21 @@ class RocksDBBackend(KeyedStateBackend):
         for rows in files.native:
             between = self.database.column(rows.info.name).between
             self._carried[rows.info.name] = rows.info, NativeRows(rows.info, self.groups, rows.expired_ms, between)
-        carried: dict[str, dict[int, Pairs]] = {info.name: {} for info in files.carried_infos}
-        for group in self.groups:
-            for name, pairs in files.carried_rows(group):
-                carried[name][group] = pairs
-        self._carried |= {info.name: (info, carried[info.name]) for info in files.carried_infos}
+        if files.carried is not None:
+            self._take_in({info.name: info for info in files.carried.infos}, [files.carried])
+
+    def _take_in(self, infos: Mapping[str, StateMetaInfo], restored: Sequence[RestoredRows]) -> None:
+        """Write restored rows to the column families of their states, which are carried on until they are registered.
+
+        Source: Flink's ``RocksDBFullRestoreOperation``, as of 1.20.
+        """
+        for name, info in infos.items():
+            between = self.database.column(name).between
+            expired_ms = _NOTHING_EXPIRED_MS if expires(info) else None
+            self._carried[name] = info, NativeRows(info, self.groups, expired_ms, between)
+            self._unchecked.add(name)
+        for (name, group), found in restored_rows(restored, self.groups):
+            self.database.column(name).fill(engine_rows(infos[name], group, single_rows(found)))
 
     def drop_state(self, name: str) -> None:
         """Leave a state out of all further snapshots; raises as that of every backend."""
@@ -427,7 +450,10 @@ class RocksDBBackend(KeyedStateBackend):
     def _made(self, make: _Make[_TableOf], descriptor: Descriptor, restored: Mapping[int, Pairs]) -> _TableOf:
         if isinstance(restored, NativeRows) and restored.info.name == descriptor.name:
             table = make(descriptor, self, {})
-            if restored.expired_ms is not None:
+            if descriptor.name in self._unchecked:
+                table.check_rows()
+                self._unchecked.remove(descriptor.name)
+            elif restored.expired_ms is not None:
                 table.drop_until(restored.expired_ms)
             return self._kept(table)
         info, known = self._carried.get(descriptor.name, (None, None))

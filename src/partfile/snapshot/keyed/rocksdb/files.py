@@ -13,12 +13,13 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partfile.errors import StoreError
+from partfile.errors import SnapshotCorrupt, StoreError
 from partfile.snapshot.documents import FileHandle
-from partfile.snapshot.keyed.backend import PLACE_BYTES, GroupsOfRows, some_at_a_time
+from partfile.snapshot.keyed.backend import PLACE_BYTES, GroupsOfRows, check_place, some_at_a_time
 from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.keys import KeyGroupRange, end_of_piece
 from partfile.snapshot.keyed.pieces import read_canonical
@@ -26,9 +27,9 @@ from partfile.snapshot.keyed.rocksdb.database import LinkedFiles, new_directory,
 from partfile.snapshot.keyed.shared_files import SORTED_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from partfile.snapshot.keyed.keyed_file import Pairs
+    from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.shared_files import IncrementalDocument, NativeFile
     from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.state_file import StateMetaInfo
@@ -53,6 +54,75 @@ def time_of(data: bytes) -> int:
     """The time of the last write of a value that expires."""
     (time_ms,) = TIME.unpack_from(data)
     return time_ms  # type: ignore[no-any-return]
+
+
+def expires(info: StateMetaInfo) -> bool:
+    """Whether values of a state have a time in front."""
+    return info.options["expires"] == "yes"
+
+
+def single_rows(found: Iterable[Pairs]) -> Iterator[tuple[bytes, bytes]]:
+    """Rows and their values one by one."""
+    return chain.from_iterable(zip(rows, values, strict=True) for rows, values in found)
+
+
+def is_in_front(row: bytes) -> bool:
+    """Whether a row of a list is the one in front of its elements.
+
+    Raises:
+        SnapshotCorrupt: It is no row of keyed state.
+    """
+    return end_of_piece(row, end_of_piece(row, 0)[1])[1] == len(row)
+
+
+def engine_rows(info: StateMetaInfo, group: int, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the engine, of the rows and values of a canonical file.
+
+    Args:
+        info: What the state is.
+        group: The key group of the rows.
+        found: All rows of the state in it, in their order.
+
+    Raises:
+        SnapshotCorrupt: A value has no time, or the elements of a list do not follow each other.
+    """
+    head = group.to_bytes(GROUP_BYTES, "big")
+    timed = _with_time(info, group, found) if expires(info) else found
+    if info.options["kind"] == "list":
+        timed = _with_fronts(info, group, timed)
+    return ((head + row, data) for row, data in timed)
+
+
+def _with_time(info: StateMetaInfo, group: int, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    for row, data in found:
+        if len(data) < TIME.size or time_of(data) < 0:
+            raise SnapshotCorrupt(f"state {info.name!r}, key group {group}: a value of {len(data)} bytes has no time")
+        yield row, data
+
+
+def _with_fronts(
+    info: StateMetaInfo, group: int, found: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """The elements of lists, each list with the row that stands in front of it, which comes last."""
+    of_list, front = b"", (0, 0)
+    for row, data in found:
+        end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
+        if row[:end] != of_list:
+            if of_list:
+                yield of_list, _front(info, *front)
+            of_list, front = row[:end], (0, 0)
+        time_ms, place = front
+        check_place(info.name, group, row[end:], place)
+        front = max(time_ms, time_of(data) if expires(info) else 0), place + 1
+        yield row, data
+    if of_list:
+        yield of_list, _front(info, *front)
+
+
+def _front(info: StateMetaInfo, time_ms: int, next_place: int) -> bytes:
+    """The row in front of a list: the newest time, by which it expires, and the next place."""
+    data = next_place.to_bytes(PLACE_BYTES, "big")
+    return TIME.pack(time_ms) + data if expires(info) else data
 
 
 class NativeRows(GroupsOfRows):
@@ -155,12 +225,13 @@ class IncrementalFiles:
         self.key_kinds = document.key
         self.max_parallelism = document.max_parallelism
         self.groups = KeyGroupRange(document.first_group, document.last_group)
-        self._carried = None
+        self.carried: RestoredRows | None = None
+        """The states that the engine's files do not have."""
         if document.carried is not None:
-            self._carried = read_canonical(
+            self.carried = read_canonical(
                 *storage.read_shown(document.carried), lambda handle: KeyedFile(*storage.read_shown(handle))
             )
-        self.infos = document.states + (() if self._carried is None else self._carried.infos)
+        self.infos = document.states + (() if self.carried is None else self.carried.infos)
         """Name, kind and codecs of each state."""
         read_to = new_directory(directory)
         try:
@@ -191,17 +262,8 @@ class IncrementalFiles:
         """
         for rows in self.native:
             yield from ((rows.info.name, pairs) for pairs in rows.some(group))
-        yield from self.carried_rows(group)
-
-    @property
-    def carried_infos(self) -> tuple[StateMetaInfo, ...]:
-        """The states that the engine's files do not have."""
-        return () if self._carried is None else self._carried.infos
-
-    def carried_rows(self, group: int) -> Iterator[tuple[str, Pairs]]:
-        """Of these, those that have rows in a key group, as ``rows``."""
-        if self._carried is not None:
-            yield from self._carried.rows(group)
+        if self.carried is not None:
+            yield from self.carried.rows(group)
 
     def close(self) -> None:
         """Close the files and remove them; may be called twice."""
