@@ -638,7 +638,7 @@ def test_a_file_that_is_damaged_or_gone_refuses_the_restore(job: Job, tmp_path: 
 def opened(job: Job, handle: StateHandle) -> RocksDBBackend:
     """A backend that begins with the files of a snapshot; none of its rows is read."""
     with read_keyed_files(job.storage, [handle]) as (found,), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(NativeRows, "__getitem__", _refuse)
+        patched.setattr(NativeRows, "some", _refuse)
         backend = backend_of(RocksDBBackend, files=[found.file])
     assert isinstance(backend, RocksDBBackend)
     return backend
@@ -798,6 +798,124 @@ def test_the_files_that_were_opened_are_links(tmp_path: Path) -> None:
 
 
 # Copies on this machine
+
+
+# The files of the restored checkpoint, which the next ones may name.
+
+
+def reopened(job: Job, handle: StateHandle, *, claims: CheckpointStorage | None = None) -> None:
+    """Have the job go on from a snapshot, as another process."""
+    job.backend.close()
+    job.backend = opened(job, handle)
+    job.strategy = IncrementalStrategy(job.backend, claims=claims)
+    states = [registered(job.backend, register) for register in (value_of, list_of)]
+
+    def change(number: int) -> None:
+        for key in range(30):
+            job.backend.set_current_key(f"key {key}")
+            states[0].update(number)
+            states[1].add(f"{number}")
+
+    job._change = change
+
+
+@pytest.mark.item("RI-04")
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_the_first_snapshot_after_a_restore_names_files_that_it_claims(job: Job, is_claimed: bool) -> None:
+    """And writes none of them again; without a claim it writes all."""
+    first, expected = job.snapshot(1), bytes_of(job.backend)
+    reopened(job, first, claims=job.storage_on(LocalStore(str(job.base / "checkpoints"))) if is_claimed else None)
+    second = job.snapshot(2)
+    assert len(job.shared(first)) > 2
+    if is_claimed:
+        assert job.shared(second) == job.shared(first)
+    else:
+        assert not job.shared(second) & job.shared(first)
+    job.check(second, expected)
+    job.change(2)
+    third = job.snapshot(3)
+    assert job.shared(third) > job.shared(second)
+    job.check(third, bytes_of(job.backend))
+
+
+@pytest.mark.item("RI-03", "RI-11")
+def test_claimed_files_are_deleted_by_the_registry_alone(job: Job) -> None:
+    """Not when the engine has replaced them, and not when a checkpoint is aborted: the restored one names them."""
+    first, expected = job.snapshot(1), bytes_of(job.backend)
+    reopened(job, first, claims=job.storage)
+    job.snapshot(2)
+    job.strategy.abort(2)
+    job.change(2)
+    merged(job.backend)
+    third = job.snapshot(3)
+    replaced = job.shared(first) - job.shared(third)
+    assert replaced
+    job.check(first, expected)
+    registry = SharedFiles(job.storage)
+    registry.register(1, [first])
+    registry.register(3, [third])
+    assert set(registry.release(3)) == replaced
+    job.check(third, bytes_of(job.backend))
+
+
+def test_files_of_another_job_are_not_claimed(tmp_path: Path, job: Job) -> None:
+    """Nor those that are not there any more, whose links were read, nor by a second strategy of a backend."""
+    first, expected = job.snapshot(1), bytes_of(job.backend)
+    elsewhere = CheckpointStorage(LocalStore(str(tmp_path / "elsewhere")), "job")
+    other_job = CheckpointStorage(job.store, "other")
+    for at, claims in enumerate((elsewhere, other_job)):
+        reopened(job, first, claims=claims)
+        assert not job.shared(job.snapshot(2 + at)) & job.shared(first)
+    reopened(job, first, claims=job.storage)
+    job.strategy = IncrementalStrategy(job.backend, claims=job.storage)
+    assert not job.shared(job.snapshot(5)) & job.shared(first)
+    reopened(job, first, claims=job.storage)
+    gone = min(job.shared(first))
+    job.store.delete_file(f"job/{gone}")
+    sixth = job.snapshot(6)
+    assert job.shared(sixth) & job.shared(first) == job.shared(first) - {gone}
+    job.check(sixth, expected)
+
+
+@pytest.mark.item("RI-03", "RI-11")
+def test_runs_that_claim_and_die_lose_no_file(job: Job, rng: random.Random) -> None:
+    """Each goes on from the newest complete checkpoint, with a registry that is told of the retained one alone.
+
+    Checkpoints are complete late or never, and their subtask hears of it late or never.
+    """
+    newest, expected = job.snapshot(1), bytes_of(job.backend)
+    registry = SharedFiles(job.storage)
+    registry.register(1, [newest])
+    pending: list[tuple[int, StateHandle, bytes]] = []
+    runs = claimed = 0
+    for checkpoint_id in range(2, 50):
+        if rng.random() < 0.15:
+            before = job.shared(newest)
+            reopened(job, newest, claims=job.storage)
+            pending, registry, runs = [], SharedFiles(job.storage), runs + 1
+            registry.register(checkpoint_id - 1, [newest])
+            handle = job.snapshot(checkpoint_id)
+            claimed += bool(job.shared(handle) & before)
+            pending.append((checkpoint_id, handle, bytes_of(job.backend)))
+            continue
+        job.change(checkpoint_id)
+        if rng.random() < 0.2:
+            merged(job.backend)
+        pending.append((checkpoint_id, job.snapshot(checkpoint_id), bytes_of(job.backend)))
+        while pending and rng.random() < 0.5:
+            done, handle, state = pending.pop(0)
+            is_complete = rng.random() < 0.7
+            if rng.random() < 0.7:
+                (job.strategy.confirm if is_complete else job.strategy.abort)(done)
+            if is_complete:
+                newest, expected = handle, state
+                registry.register(done, [handle])
+                registry.release(done)
+        for _, handle, state in [(0, newest, expected), *pending]:
+            with read_keyed_files(job.storage, [handle]) as (found,):
+                assert bytes_of(backend_of(HeapBackend, files=[found.file])) == state
+    assert runs > 2
+    assert claimed > 1
 
 
 class LinkedJob(Job):

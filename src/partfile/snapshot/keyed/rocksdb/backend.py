@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.descriptors import Descriptor
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
+    from partfile.snapshot.keyed.rocksdb.files import OpenedFiles
     from partfile.snapshot.keyed.states import Cell
     from partfile.snapshot.state_file import Codec, StateMetaInfo
 
@@ -355,6 +356,7 @@ class RocksDBBackend(KeyedStateBackend):
         self.memory = memory or RocksDBMemory()
         self._unchecked: set[str] = set()
         """States whose rows a restore has taken in, of which nothing is known but that their file was whole."""
+        self._opened_files: OpenedFiles | None = None
         chosen = options or RocksDBOptions()
         infos = restored_infos(restored, key_codec, max_parallelism)
         files = self._whole(restored)
@@ -384,12 +386,18 @@ class RocksDBBackend(KeyedStateBackend):
 
     def _open_states(self, files: IncrementalFiles) -> None:
         """Take in the states of a database that was opened from files."""
+        self._opened_files = files.opened
         self.database.keep_states(rows.info.name for rows in files.native)
         for rows in files.native:
             between = self.database.column(rows.info.name).between
             self._carried[rows.info.name] = rows.info, NativeRows(rows.info, self.groups, rows.expired_ms, between)
         if files.carried is not None:
             self._take_in({info.name: info for info in files.carried.infos}, [files.carried])
+
+    def hand_over_files(self) -> OpenedFiles | None:
+        """The files that the database was opened from, once: nobody knows later whether they are still there."""
+        opened, self._opened_files = self._opened_files, None
+        return opened
 
     def _take_in(self, infos: Mapping[str, StateMetaInfo], restored: Sequence[RestoredRows]) -> None:
         """Write restored rows to the column families of their states, which are carried on until they are registered.

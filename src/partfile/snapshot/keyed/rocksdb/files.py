@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partfile.errors import SnapshotCorrupt, StoreError
 from partfile.snapshot.documents import FileHandle
@@ -195,6 +195,15 @@ class NativeRows(GroupsOfRows):
             place += 1
 
 
+class OpenedFiles(NamedTuple):
+    """The files in ``shared/`` of the checkpoint that a database was opened from."""
+
+    storage: CheckpointStorage
+    """Where they are."""
+    handles: dict[str, FileHandle]
+    """By the name that the engine has for them."""
+
+
 class IncrementalFiles:
     """Keyed state in files of RocksDB, as a restore reads it. Close it when the backend has been made.
 
@@ -233,6 +242,11 @@ class IncrementalFiles:
             )
         self.infos = document.states + (() if self.carried is None else self.carried.infos)
         """Name, kind and codecs of each state."""
+        shared = {file.name: file.handle for file in document.files if file.name.endswith(SORTED_FILES)}
+        self.opened = OpenedFiles(
+            storage, {name: handle for name, handle in shared.items() if isinstance(handle, FileHandle)}
+        )
+        """What a backend that opens the files may name again."""
         read_to = new_directory(directory)
         try:
             with ThreadPoolExecutor(TRANSFER_THREADS) as pool:

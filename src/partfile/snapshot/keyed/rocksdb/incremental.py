@@ -14,6 +14,7 @@ Source: Flink's ``RocksIncrementalSnapshotStrategy``, as of 1.20.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.backend import KeyedView
     from partfile.snapshot.keyed.keyed_file import Pairs
     from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+    from partfile.snapshot.keyed.rocksdb.files import OpenedFiles
     from partfile.snapshot.local_state import LocalStateStore
+    from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
 
 
 _OF_NO_USE = ("OPTIONS-", "LOG")
+logger = logging.getLogger("partfile")
 
 
 class LinkedView:
@@ -95,17 +99,28 @@ class IncrementalStrategy:
         local: Where links to the files of each checkpoint stay on this machine, for a faster restore; None keeps none.
             It has to be on the disk of the database.
         piece_bytes: About the size of the canonical files of a savepoint, in bytes.
+        claims: The storage of this job's checkpoints. Where the backend was opened from a checkpoint in it, the first
+            snapshot names the files of that checkpoint, and does not write them again. Then every checkpoint of the
+            subtask has to be this strategy's, and ``SharedFiles`` has to be told of the restored one. None claims
+            nothing: the first snapshot writes all files.
 
     Raises:
         ConfigError: ``piece_bytes`` is not from 1 to less than 255 MiB.
     """
 
     def __init__(
-        self, backend: RocksDBBackend, local: LocalStateStore | None = None, piece_bytes: int = DEFAULT_PIECE_BYTES
+        self,
+        backend: RocksDBBackend,
+        local: LocalStateStore | None = None,
+        piece_bytes: int = DEFAULT_PIECE_BYTES,
+        *,
+        claims: CheckpointStorage | None = None,
     ) -> None:
         self._backend = backend
         self._local = local
         self._piece_bytes = check_piece_bytes(piece_bytes)
+        self._claimed = _claimable(backend.hand_over_files(), claims)
+        """Of the restored checkpoint, until the first snapshot."""
         self._files: dict[str, _Written] = {}
         self._lock = threading.Lock()
         # Two snapshots that write at the same time would each write the same file, and name another.
@@ -140,7 +155,9 @@ class IncrementalStrategy:
 
         def write(registry: CloseableRegistry) -> SnapshotResult:
             with self._is_writing:
-                known = self._known(set(resources.names()), streams)
+                names = set(resources.names())
+                self._claim(names)
+                known = self._known(names, streams)
                 primary, files = _Upload(streams, registry, self._piece_bytes).incremental(resources, known)
                 with self._lock:
                     for name, handle in files.items():
@@ -167,6 +184,23 @@ class IncrementalStrategy:
             for file in self._files.values():
                 file.undecided.discard(checkpoint_id)
 
+    def _claim(self, names: set[str]) -> None:
+        """Take over the files of the restored checkpoint that are in the storage; links may have been read for them."""
+        opened, self._claimed = self._claimed, None
+        if opened is None:
+            return
+        storage, handles = opened
+        found = {
+            name: _Written(handle)
+            for name, handle in handles.items()
+            if name in names and storage.store.file_exists(storage.path(handle.path))
+        }
+        for file in found.values():
+            # By the restored checkpoint.
+            file.may_be_named = True
+        with self._lock:
+            self._files |= found
+
     def _known(self, names: set[str], streams: CheckpointStreamFactory) -> dict[str, StateHandle]:
         """The files that need not be written. Those that the engine has replaced are forgotten."""
         with self._lock:
@@ -178,6 +212,20 @@ class IncrementalStrategy:
             if not file.may_be_named:
                 discard_logged(streams, file.handle)
         return known
+
+
+def _claimable(opened: OpenedFiles | None, claims: CheckpointStorage | None) -> OpenedFiles | None:
+    if opened is None or claims is None:
+        return None
+    places = [(storage.store.base, storage.directory) for storage in (opened.storage, claims)]
+    if places[0] != places[1]:
+        logger.info(
+            "the files of the restored checkpoint are written again: they are in %s/%s, not in %s/%s",
+            *places[0],
+            *places[1],
+        )
+        return None
+    return opened
 
 
 class _Upload:
