@@ -45,10 +45,25 @@ class SnapshotResult:
     """A copy on this machine, for a faster restore; the coordinator never sees it."""
     pieces: tuple[StateHandle, ...] = ()
     """What ``primary`` names in its turn and no other snapshot does: it is deleted with it."""
+    beside_bytes: int = 0
+    """Of files that were written for it and that later snapshots may name."""
+    known_bytes: int = 0
+    """Of files that it names and that earlier snapshots have written."""
 
     def __post_init__(self) -> None:
         if self.local is not None and self.primary is None:
             raise ValueError("a snapshot result has a local handle without a primary one")
+
+    @property
+    def written_bytes(self) -> int:
+        """So much was written to the checkpoint's storage, or travels inline."""
+        own = self.pieces if self.primary is None else (*self.pieces, self.primary)
+        return sum(handle.size_bytes for handle in own) + self.beside_bytes
+
+    @property
+    def full_bytes(self) -> int:
+        """So much a restore reads: what was written, and what earlier snapshots have written."""
+        return self.written_bytes + self.known_bytes
 
 
 EMPTY = SnapshotResult()

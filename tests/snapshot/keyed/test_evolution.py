@@ -17,7 +17,7 @@ from partfile.snapshot.keyed.descriptors import (
 )
 from partfile.snapshot.keyed.keys import KeyCodec
 from partfile.snapshot.keyed.ttl import Ttl
-from support.state.keyed import BACKENDS, backend_of, bytes_of, file_of, list_of, map_of, value_of
+from support.state.keyed import BACKENDS, backend_of, bytes_of, file_of, filled, list_of, map_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +78,27 @@ def test_a_name_that_is_both_old_and_new_is_refused(make: Any) -> None:
         backend.list_state(named)
     backend.drop_state("value")
     assert backend.list_state(named) is not None
+    backend.close()
+
+
+@pytest.mark.item("SP-15")
+def test_state_that_nobody_registers_is_carried_on_and_not_refused(make: Any) -> None:
+    """Through any number of snapshots, with any parallelism, until a program asks for it or drops it."""
+    backend, change = filled(30, make)
+    change(1)
+    expected = bytes_of(backend)
+    files = [file_of(backend)]
+    for parallelism in (1, 3, 2):
+        parts = [backend_of(make, subtask, parallelism, files) for subtask in range(parallelism)]
+        files = [file_of(part) for part in parts]
+        for part in parts:
+            part.close()
+    whole = backend_of(make, files=files)
+    assert bytes_of(whole) == expected
+    whole.drop_state("list")
+    assert [info.name for info in whole.infos] == ["map", "mean", "value"]
+    assert [info.name for info in file_of(whole).infos] == ["map", "mean", "value"]
+    whole.close()
     backend.close()
 
 

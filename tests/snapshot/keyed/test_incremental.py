@@ -27,7 +27,13 @@ from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.storage import CheckpointStorage, DriverMemoryStorageSettings, FileStreamSettings
-from partfile.snapshot.strategy import CloseableRegistry, RunningSnapshot, SnapshotOptions, StrategyRunner
+from partfile.snapshot.strategy import (
+    CloseableRegistry,
+    RunningSnapshot,
+    SnapshotOptions,
+    SnapshotResult,
+    StrategyRunner,
+)
 from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, intercept
@@ -95,6 +101,12 @@ class Job:
         handle = running.result(30).primary
         assert handle is not None
         return handle
+
+    def start_savepoint(self, checkpoint_id: int) -> SnapshotResult:
+        """Take a savepoint; returns its result."""
+        streams = self.storage.stream_factory(checkpoint_id)
+        running = StrategyRunner(self.strategy).snapshot(checkpoint_id, 0, streams, SnapshotOptions(kind="savepoint"))
+        return running.result(30)
 
     def files(self) -> set[str]:
         """All state files of the job."""
@@ -318,6 +330,28 @@ def test_after_a_restart_the_registry_knows_what_retained_checkpoints_name(job: 
     restarted.release(2)
     files = {path for path in job.files() if path.startswith("shared/")}
     assert files == job.shared(handles[1]) | job.shared(under_way)
+
+
+@pytest.mark.item("RI-12")
+def test_a_snapshot_tells_what_it_has_written_and_what_a_restore_reads(job: Job) -> None:
+    """The second one has written less, and its whole is what its files have."""
+    written: list[int] = []
+    for checkpoint_id in (1, 2):
+        before = {path: (job.base / "checkpoints/job" / path).stat().st_size for path in job.files()}
+        streams = job.storage.stream_factory(checkpoint_id)
+        running = StrategyRunner(job.strategy).snapshot(checkpoint_id, 0, streams, SnapshotOptions())
+        result = running.result(30)
+        assert result.primary is not None
+        new = job.files() - before.keys()
+        assert result.written_bytes == sum((job.base / "checkpoints/job" / path).stat().st_size for path in new)
+        document = decode_incremental(*job.storage.read_shown(result.primary))
+        named = sum(file.handle.size_bytes for file in document.files)
+        assert result.full_bytes == named + result.primary.size_bytes
+        written.append(result.written_bytes)
+        assert (result.known_bytes > 0) == (checkpoint_id == 2)
+    assert written[1] < written[0]
+    savepoint = job.start_savepoint(3)
+    assert savepoint.written_bytes == savepoint.full_bytes == len(bytes_of(job.backend))
 
 
 def test_an_earlier_registration_does_not_bring_a_file_back(job: Job) -> None:

@@ -57,7 +57,7 @@ def golden(make: Any = HeapBackend) -> KeyedStateBackend:
     return backend
 
 
-@pytest.mark.item("SP-12", "SB-11")
+@pytest.mark.item("SP-12", "SB-11", "TT-01")
 @pytest.mark.parametrize("make", BACKENDS)
 def test_the_bytes_are_those_of_the_first_version(make: Any) -> None:
     """Of each backend, for ever: a file that was written once is read by every later version."""

@@ -209,6 +209,15 @@ def test_a_key_group_in_several_pieces(tmp_path: Path, make: Any) -> None:
     backend.close()
 
 
+@pytest.mark.item("RI-12")
+def test_a_snapshot_in_pieces_tells_the_bytes_of_all(job: Job) -> None:
+    """All of them were written for it."""
+    result = job.start().result(30)
+    files = [Path(job.store.base, "job", path) for path in job.files()]
+    assert result.written_bytes == result.full_bytes == sum(path.stat().st_size for path in files)
+    assert SnapshotResult().full_bytes == 0
+
+
 @pytest.mark.item("SS-11")
 def test_rescaling_reads_only_the_pieces_with_its_key_groups(job: Job) -> None:
     """Each once."""

@@ -922,3 +922,25 @@ def test_the_package_that_is_missing_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "keyed state in RocksDB needs the package rocksdict, which is not installed" in done.stderr
     assert "Hint: pip install 'partfile[rocksdb]'" in done.stderr
+
+
+@pytest.mark.item("RM-10")
+def test_what_the_engine_counts_is_read_by_name() -> None:
+    """By state; a name that it does not have is refused, and every one once the backend is closed."""
+    backend = backend_of(RocksDBBackend)
+    assert isinstance(backend, RocksDBBackend)
+    assert backend.metric("estimate-num-keys") == {}
+    value, rows = backend.value_state(value_of()), backend.list_state(list_of())
+    for key in range(7):
+        backend.set_current_key(f"key {key}")
+        value.update(key)
+    backend.set_current_key("key 1")
+    rows.add("one")
+    # A list has a row in front.
+    assert backend.metric("estimate-num-keys") == {"value": 7, "list": 2}
+    assert min(backend.metric("cur-size-all-mem-tables").values()) > 0
+    with pytest.raises(ConfigError, match="no number of the name 'keys'"):
+        backend.metric("keys")
+    backend.close()
+    with pytest.raises(ConfigError, match="closed"):
+        backend.metric("estimate-num-keys")

@@ -412,6 +412,19 @@ class RocksDBBackend(KeyedStateBackend):
         for (name, group), found in restored_rows(restored, self.groups):
             self.database.column(name).fill(engine_rows(infos[name], group, single_rows(found)))
 
+    def metric(self, name: str) -> dict[str, int]:
+        """What RocksDB counts, by state: read when it is asked for, and never otherwise.
+
+        Args:
+            name: Of the property without its ``rocksdb.``, for instance ``estimate-num-keys``, ``live-sst-files-size``
+                (bytes), ``cur-size-all-mem-tables`` (bytes of rows that are not in files yet), ``compaction-pending``.
+
+        Raises:
+            ConfigError: RocksDB counts nothing of that name, or the backend is closed.
+            StoreError: RocksDB cannot read it.
+        """
+        return self.database.metric(name)
+
     def drop_state(self, name: str) -> None:
         """Leave a state out of all further snapshots; raises as that of every backend."""
         super().drop_state(name)

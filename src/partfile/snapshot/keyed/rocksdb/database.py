@@ -589,6 +589,32 @@ class Database:
             raise _failed(error) from error
         return made
 
+    def metric(self, name: str) -> dict[str, int]:
+        """What the engine counts, by state.
+
+        Args:
+            name: Of the engine's property, without its ``rocksdb.``.
+
+        Raises:
+            ConfigError: The engine counts nothing of that name.
+            StoreError: The engine cannot read it.
+        """
+        engine = self._opened.engine
+        if engine is None:
+            (refuse_forked if _forks.is_child else refuse_closed)()
+        found = {}
+        for state in self._opened.columns:
+            try:
+                number = engine.get_column_family(_family(state)).property_int_value(f"rocksdb.{name}")
+            except Exception as error:
+                raise _failed(error) from error
+            if number is None:
+                raise ConfigError(
+                    f"RocksDB has no number of the name {name!r}", hint="Ask for instance for 'estimate-num-keys'."
+                )
+            found[state] = int(number)
+        return found
+
     def drop(self, state: str) -> None:
         """Remove all rows of a state; one that has none counts as removed."""
         column = self._opened.columns.pop(state, None)

@@ -158,7 +158,7 @@ class IncrementalStrategy:
                 names = set(resources.names())
                 self._claim(names)
                 known = self._known(names, streams)
-                primary, files = _Upload(streams, registry, self._piece_bytes).incremental(resources, known)
+                result, files = _Upload(streams, registry, self._piece_bytes).incremental(resources, known)
                 with self._lock:
                     for name, handle in files.items():
                         if name.endswith(SORTED_FILES):
@@ -166,7 +166,13 @@ class IncrementalStrategy:
                 if self._local is not None:
                     linked = Path(resources.directory)
                     self._local.link(checkpoint_id, [(handle, str(linked / name)) for name, handle in files.items()])
-            return SnapshotResult(primary)
+            logger.info(
+                "checkpoint %d: of %d bytes of keyed state %d were written",
+                checkpoint_id,
+                result.full_bytes,
+                result.written_bytes,
+            )
+            return result
 
         return write
 
@@ -245,11 +251,11 @@ class _Upload:
 
     def incremental(
         self, resources: LinkedView, known: dict[str, StateHandle]
-    ) -> tuple[StateHandle, dict[str, StateHandle]]:
+    ) -> tuple[SnapshotResult, dict[str, StateHandle]]:
         """Write what is new.
 
         Returns:
-            The handle of the document, and those of all files by name.
+            The result with the handle of the document, and those of all files by name.
         """
         try:
             return self._incremental(resources, known)
@@ -259,7 +265,7 @@ class _Upload:
 
     def _incremental(
         self, resources: LinkedView, known: dict[str, StateHandle]
-    ) -> tuple[StateHandle, dict[str, StateHandle]]:
+    ) -> tuple[SnapshotResult, dict[str, StateHandle]]:
         view, names = resources.view, resources.names()
         missing = [name for name in names if name not in known]
         with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
@@ -276,8 +282,11 @@ class _Upload:
             files=tuple(NativeFile(name=name, handle=files[name]) for name in names),
             carried=keep_in_pieces(carried, self._piece_bytes, self._keep_own) if carried.infos else None,
         )
+        beside_bytes = sum(handle.size_bytes for handle in self._written)
+        known_bytes = sum(files[name].size_bytes for name in names if name in known)
         primary = self._keep_own(encode_document(SCHEMA, document))
-        return primary, {name: files[name] for name in names}
+        result = SnapshotResult(primary, beside_bytes=beside_bytes, known_bytes=known_bytes)
+        return result, {name: files[name] for name in names}
 
     def _keep_file(self, path: Path) -> StateHandle:
         try:
