@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.errors import ConfigError, NotApplied, PartfileError, SnapshotCancelled, SnapshotCorrupt, StoreError
+from partfile.errors import (
+    ConfigError,
+    NotApplied,
+    PartfileError,
+    SnapshotCancelled,
+    SnapshotCorrupt,
+    StateTooLarge,
+    StoreError,
+)
 from partfile.snapshot.documents import FileHandle, encode_document
+from partfile.snapshot.keyed import shared_files
 from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, TextCodec
 from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
@@ -352,6 +361,28 @@ def test_a_snapshot_tells_what_it_has_written_and_what_a_restore_reads(job: Job)
     assert written[1] < written[0]
     savepoint = job.start_savepoint(3)
     assert savepoint.written_bytes == savepoint.full_bytes == len(bytes_of(job.backend))
+
+
+def test_a_registration_reads_no_large_canonical_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no shared files. A document that would be as large is refused when it is written, and leaves nothing."""
+    incremental = job.snapshot(1)
+    for key in range(200):
+        job.backend.set_current_key(f"key {key}")
+        registered(job.backend, value_of).update(key)
+    savepoint = job.snapshot(2, kind="savepoint")
+    assert savepoint.size_bytes > incremental.size_bytes
+    monkeypatch.setattr(shared_files, "MAX_INCREMENTAL_BYTES", incremental.size_bytes)
+    recorder = Recorder()
+    registry = SharedFiles(Job.storage_on(intercept(job.store, recorder)))
+    registry.register(2, [incremental, savepoint])
+    assert recorder.names == ["read_file"]
+    assert registry.release(2) == []
+    assert set(registry.release(3)) == job.shared(incremental)
+    monkeypatch.setattr(shared_files, "MAX_INCREMENTAL_BYTES", 1000)
+    before = job.files()
+    with pytest.raises(StateTooLarge, match=r"the list of \d+ files of RocksDB has \d+ bytes, more than 1000"):
+        job.snapshot(3)
+    assert job.files() == before
 
 
 def test_an_earlier_registration_does_not_bring_a_file_back(job: Job) -> None:

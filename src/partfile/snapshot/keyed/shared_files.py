@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
-from partfile.snapshot.documents import FileHandle, StateHandle, decode_document
+from partfile.errors import StateTooLarge
+from partfile.snapshot.documents import FileHandle, StateHandle, decode_document, encode_document
 from partfile.snapshot.keyed.descriptors import is_keyed_state
 from partfile.snapshot.keyed.keys import MAX_PARALLELISM
 from partfile.snapshot.state_file import MAX_STATES, StateMetaInfo
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "incremental-keyed-state"
 _HEAD = f"partfile {SCHEMA} ".encode()
+MAX_INCREMENTAL_BYTES = 16 << 20
+"""Of a document: some 60 000 files."""
 SORTED_FILES = ".sst"
 """The ending of files with rows; the engine never changes one."""
 
@@ -74,6 +77,22 @@ def is_incremental(data: bytes) -> bool:
     return data.startswith(_HEAD)
 
 
+def encode_incremental(document: IncrementalDocument) -> bytes:
+    """The document as bytes.
+
+    Raises:
+        StateTooLarge: The database has so many files that the document is larger than any reader takes for one.
+    """
+    data = encode_document(SCHEMA, document)
+    if len(data) > MAX_INCREMENTAL_BYTES:
+        raise StateTooLarge(
+            f"the list of {len(document.files)} files of RocksDB has {len(data)} bytes, more than "
+            f"{MAX_INCREMENTAL_BYTES}",
+            hint="Have the engine write larger files: RocksDBOptions(target_file_bytes=256 << 20)",
+        )
+    return data
+
+
 def decode_incremental(data: bytes, path: str) -> IncrementalDocument:
     """The document of an incremental snapshot.
 
@@ -101,6 +120,8 @@ class SharedFiles:
     def register(self, checkpoint_id: int, handles: Iterable[StateHandle]) -> None:
         """Take note of the files that a checkpoint names. Idempotent, and in any order of ids.
 
+        What is larger than a document of an incremental snapshot is not read.
+
         Args:
             checkpoint_id: A checkpoint that is complete.
             handles: What it names as keyed state.
@@ -111,6 +132,8 @@ class SharedFiles:
             StoreError: It cannot be read.
         """
         for handle in handles:
+            if handle.size_bytes > MAX_INCREMENTAL_BYTES:
+                continue
             data = self._storage.read_bytes(handle)
             if is_incremental(data):
                 for file in decode_incremental(data, self._storage.shown(handle)).shared_files():

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partfile.errors import SnapshotCancelled, StoreError
-from partfile.snapshot.documents import encode_document
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
 from partfile.snapshot.keyed.rocksdb.files import TRANSFER_THREADS
-from partfile.snapshot.keyed.shared_files import SCHEMA, SORTED_FILES, IncrementalDocument, NativeFile
+from partfile.snapshot.keyed.shared_files import SORTED_FILES, IncrementalDocument, NativeFile, encode_incremental
 from partfile.snapshot.keyed.strategy import KeyedStateWriter, discard_logged, writing_keyed_state
 from partfile.snapshot.strategy import EMPTY, SnapshotResult
 from partfile.snapshot.streams import Scope
@@ -284,7 +283,7 @@ class _Upload:
         )
         beside_bytes = sum(handle.size_bytes for handle in self._written)
         known_bytes = sum(files[name].size_bytes for name in names if name in known)
-        primary = self._keep_own(encode_document(SCHEMA, document))
+        primary = self._keep_own(encode_incremental(document))
         result = SnapshotResult(primary, beside_bytes=beside_bytes, known_bytes=known_bytes)
         return result, {name: files[name] for name in names}
 
