@@ -3,8 +3,8 @@
 Whatever the end is: the view is released exactly once, what was opened is closed, and a file that no handle names is
 deleted. What ends well gives the same bytes on both ways.
 
-Runs of keys, the state of deduplication, are not among them: no strategy writes them. A task writes a run when its batch
-ends, in its own thread, so that there is no view to release and nothing that goes on beside it to be cancelled.
+Runs of keys, the state of deduplication, are not among them: no strategy writes them. A task writes a run when its
+batch ends, in its own thread, so that there is no view to release and nothing that goes on beside it to be cancelled.
 """
 
 from __future__ import annotations

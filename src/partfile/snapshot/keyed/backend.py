@@ -192,13 +192,13 @@ class Table(ABC):
             raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row is of another key group")
         return end_of_namespace
 
-    def _check_cell_rows(self, rows: list[bytes], group: int) -> None:
-        """Refuse restored rows that have more than a key and a namespace.
+    def _check_cell_row(self, row: bytes, group: int) -> None:
+        """Refuse a restored row that has more than a key and a namespace.
 
         Raises:
-            SnapshotCorrupt: One has more, or is no row of this state in this key group.
+            SnapshotCorrupt: It has more, or is no row of this state in this key group.
         """
-        if any(self._end_of_key(row, group) != len(row) for row in rows):
+        if self._end_of_key(row, group) != len(row):
             raise SnapshotCorrupt(f"state {self.name!r}, key group {group}: a row goes on behind its key")
 
     def live_after(self, now_ms: int) -> int | None:

@@ -116,7 +116,8 @@ class _CellTable(_HeapTable):
         super().__init__(descriptor, backend)
         for group, (rows, values) in restored.items():
             slot = group - self.context.first_group
-            self._check_cell_rows(rows, group)
+            for row in rows:
+                self._check_cell_row(row, group)
             self._tables[slot] = {row: self._decoded(one, slot) for row, one in zip(rows, values, strict=True)}
 
     def get(self) -> Cell | None:

@@ -223,7 +223,7 @@ class _CellTable(_RocksTable):
         self._column.delete(self._key())
 
     def _check_row(self, row: bytes, data: bytes, group: int) -> None:
-        self._check_cell_rows([row], group)
+        self._check_cell_row(row, group)
         self._decoded(data, group - self.context.first_group)
 
 
