@@ -897,8 +897,8 @@ def test_plans_tell_of_keys_that_are_not_there(tmp_path: Path) -> None:
     """Of an older checkpoint, of a savepoint to be made, and of one to begin with; what is not needed is not told."""
     base = tmp_path / "out"
     with sink_at(base, retained_checkpoints=9, **ALL_IN_FILES).local(schema=SCHEMA) as out:
-        for first in (0, 3000):
-            out.write(rows_with(*(f"{one}" for one in range(first, first + 3000))))
+        for begin in (0, 3000):
+            out.write(rows_with(*(f"{one}" for one in range(begin, begin + 3000))))
             out.checkpoint()
         saved = Path(out.savepoint(tmp_path / "saved"))
         out.write(rows_with("later"))
@@ -1322,7 +1322,7 @@ def test_the_halves_of_large_runs_are_not_in_memory_together(tmp_path: Path, mon
     """Each has its file before the next one is made."""
     runs_of(100, monkeypatch)
     deeds = list[str]()
-    merge, keep = deduplicate.merged, deduplicate.kept_run
+    merge, keep = run_file.merged, deduplicate.kept_run
 
     def merged_one_by_one(runs: list[Run]) -> Iterator[Run]:
         for one in merge(runs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.ttl import Ttl
 from support.files.disks import small_disk
 from support.processes.deadline import PATIENCE_S, ended
+from support.sinks.life_cycle import in_child
 from support.state.keyed import (
     MAX_PARALLELISM,
     ROCKSDB,
@@ -185,6 +187,21 @@ def test_a_database_is_closed_after_the_last_view(tmp_path: Path) -> None:
         assert encode_keyed_state(view) == expected
         view.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_of_a_fork_waits_for_no_lock_of_its_parent(tmp_path: Path) -> None:
+    """Another thread of the parent may have been closing the database when it was forked."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    held = backend.database._opened
+
+    def close() -> None:
+        # A process that waits is killed.
+        signal.alarm(10)
+        held.end()
+
+    with held._lock:
+        assert in_child(close) == 0
+    backend.close()
 
 
 def test_a_child_of_a_fork_is_refused_and_does_not_hang(tmp_path: Path) -> None:

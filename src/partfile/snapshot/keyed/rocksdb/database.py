@@ -610,7 +610,8 @@ class Database:
                 raise _failed(error) from error
             if number is None:
                 raise ConfigError(
-                    f"RocksDB has no number of the name {name!r}", hint="Ask for instance for backend.metric('estimate-num-keys')."
+                    f"RocksDB has no number of the name {name!r}",
+                    hint="Ask for instance for backend.metric('estimate-num-keys').",
                 )
             found[state] = int(number)
         return found
