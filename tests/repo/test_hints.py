@@ -56,6 +56,9 @@ NOTHING_TO_TYPE: dict[str, str] = {
     "Close it and start another part; never persist this one.": _INTERNAL,
     "Encode it into a part of its own, and publish that one.": _INTERNAL,
     "Delete it.": _INTERNAL,
+    "Find out what it is and who put it there, move it away, and put the file back from a copy.": (
+        "what moves a file depends on the store"
+    ),
 }
 """Hints that end in nothing to type, and why that is right."""
 

@@ -338,8 +338,8 @@ class Restore:
                 return None
             forget = settings.forget_command(self._storage.job)
             if planned.goes_back:
-                look = settings.command("checkpoints", self._storage.job)
-                return damage_to_go_back_to(settings.uid, error, look, forget)
+                list_command = settings.command("checkpoints", self._storage.job)
+                return damage_to_go_back_to(settings.uid, error, list_command, forget)
             return damage_of_keys(settings.uid, error, forget)
         return None
 
@@ -356,10 +356,10 @@ class Restore:
         try:
             yield
         except SnapshotCorrupt as error:
-            look = savepoint_list_command(directory, self._settings.storage_options)
+            list_command = savepoint_list_command(directory, self._settings.storage_options)
             error.hint = (
                 "Nothing was changed. Put the file back from a copy of the savepoint; or name another savepoint. See "
-                f"which there are: {look}"
+                f"which there are: {list_command}"
             )
             raise
 

@@ -382,19 +382,19 @@ def damage_of_keys(sink: str, error: SnapshotCorrupt, forget_command: str, stand
     )
 
 
-def damage_to_go_back_to(sink: str, error: SnapshotCorrupt, look: str, forget_command: str) -> SnapshotCorrupt:
+def damage_to_go_back_to(sink: str, error: SnapshotCorrupt, list_command: str, forget_command: str) -> SnapshotCorrupt:
     """The same of a checkpoint that a sink is to go back to, whose own keys may be whole.
 
     Args:
         sink: Its name.
         error: What is wrong with the run.
-        look: The command that shows its checkpoints.
+        list_command: What shows its checkpoints.
         forget_command: What forgets the keys of the sink.
     """
     return SnapshotCorrupt(
         f"keys of sink {sink!r} cannot be read once it has gone back: {error.message}",
-        hint=f"Choose another checkpoint; see which there are: {look}. Or put the file back from a backup or a copy. "
-        f"Or go back, and forget the keys after it, so that rows with them are written again: {forget_command}",
+        hint=f"Choose another checkpoint; see which there are: {list_command}. Or put the file back from a backup or a "
+        f"copy. Or go back, and forget the keys after it, so that rows with them are written again: {forget_command}",
         path=error.path,
     )
 

@@ -145,12 +145,12 @@ def _files_of(seen: SeenKeys | None) -> list[FileHandle]:
     return [run.handle for run in _runs_of(seen) if isinstance(run.handle, FileHandle)]
 
 
-def _hint(problem: SnapshotError, look: str) -> str:
+def _hint(problem: SnapshotError, list_command: str) -> str:
     if isinstance(problem, SnapshotVersionError):
         return problem.hint
     return (
         "Put the file back from a copy of the savepoint: until then no sink can begin with it. See which others there "
-        f"are: {look}"
+        f"are: {list_command}"
     )
 
 
