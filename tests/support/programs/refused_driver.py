@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import partfile as pf
 
-TRIES = 5
+TRIES = 12
 
 
 def main() -> None:
