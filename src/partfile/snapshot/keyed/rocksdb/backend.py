@@ -395,7 +395,7 @@ class RocksDBBackend(KeyedStateBackend):
             self._take_in({info.name: info for info in files.carried.infos}, [files.carried])
 
     def hand_over_files(self) -> OpenedFiles | None:
-        """The files that the database was opened from, once: nobody knows later whether they are still there."""
+        """The files that the database was opened from, once: it cannot be known later whether they are there."""
         opened, self._opened_files = self._opened_files, None
         return opened
 
