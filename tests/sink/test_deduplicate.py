@@ -905,7 +905,7 @@ def test_plans_tell_of_keys_that_are_not_there(tmp_path: Path) -> None:
     first, merged, _ = sorted(run_files(base), key=lambda path: path.stat().st_mtime_ns)
     data = first.read_bytes()
     back = ("recover", base, "--restore-from", "2", "--accept-newer")
-    assert told_json(*back, code=FINDINGS)["plan"]["jobs"][0]["keys_problem"] == ""
+    assert told_json(*back, code=FINDINGS)["plan"]["jobs"][0]["keys_problem"] is None
     digest = told_json(*back, code=FINDINGS)["digest"]
     for wrong in (None, data[:-1]):
         first.unlink(missing_ok=True)
@@ -914,8 +914,8 @@ def test_plans_tell_of_keys_that_are_not_there(tmp_path: Path) -> None:
         plan = told_json(*back, code=FINDINGS)
         assert plan["digest"] == digest
         (job,) = plan["plan"]["jobs"]
-        assert f"{first} {'is missing' if wrong is None else 'has another length'}" in job["keys_problem"]
-        assert job["keys_hint"].endswith(f"partfile state {base} --uid d --forget")
+        assert f"{first} {'is missing' if wrong is None else 'has another length'}" in job["keys_problem"]["message"]
+        assert job["keys_problem"]["hint"].endswith(f"partfile state {base} --uid d --forget")
         shown = told(*back, code=FINDINGS)
         assert "the sink does not start like that" in shown
         assert f"Choose another checkpoint; see which there are: partfile checkpoints {base} --uid d. Or" in shown
@@ -940,6 +940,34 @@ def test_plans_tell_of_keys_that_are_not_there(tmp_path: Path) -> None:
     assert refused.exit_code == FINDINGS
     assert f"{run_file} is missing" in refused.stderr
     assert f"partfile savepoint list {saved.parent}" in refused.stderr
+
+
+def test_keys_that_may_not_be_looked_at_hold_no_part_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``status`` and the plan tell of it, and what waits is published."""
+    base = tmp_path / "out"
+
+    def crash() -> None:
+        out = sink_at(base, **ALL_IN_FILES).local(schema=SCHEMA).open()
+        out.write(rows_with("a", "b"))
+        out.checkpoint()
+        os._exit(0)
+
+    assert in_child(crash) == 0
+    look_at = LocalStore.look_at
+
+    def refuse(store: LocalStore, path: str) -> Any:
+        if "/shared/" in path:
+            raise NotApplied(f"{path} may not be read")
+        return look_at(store, path)
+
+    monkeypatch.setattr(LocalStore, "look_at", refuse)
+    (sink,) = told_json("status", base, code=FINDINGS)["sinks"]
+    assert "may not be read" in sink["problem"]["message"]
+    assert sink["parts"]["in-progress"]["count"] == 1
+    (job,) = told_json("recover", base, code=FINDINGS)["plan"]["jobs"]
+    assert "may not be read" in job["keys_problem"]["message"]
+    told("recover", base, "--apply", "--idle-for", "0s")
+    assert ids_in(base) == Counter("ab")
 
 
 def test_a_plan_looks_whether_the_sink_has_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,8 +266,8 @@ def show_jobs(jobs: Sequence[PlannedJob], options: RecoveryOptions, out: Output,
 
 def _show_damage_of_keys(job: PlannedJob, out: Output) -> None:
     if job.keys_problem:
-        out.line(f"  {out.in_words(job.keys_problem)}; the sink does not start like that", "bold red")
-        out.line(f"    {out.in_words(job.keys_hint)}")
+        out.line(f"  {out.in_words(job.keys_problem.message)}; the sink does not start like that", "bold red")
+        out.line(f"    {out.in_words(job.keys_problem.hint)}")
 
 
 def show_recovered(planned: RecoveryPlan, done: RecoveredJob, place: Place, out: Output) -> None:

@@ -112,11 +112,9 @@ class PlannedJob(Json):
     """Whether more than the parts changes: an older state is restored."""
     moves_from: str | None = None
     """The base that its checkpoints were of until now; null if that stays as it is."""
-    keys_problem: str = ""
-    """Why the sink cannot start afterwards: a file with keys of its rows is missing, or has another length. Empty if
-    that was not seen; no file was read."""
-    keys_hint: str = ""
-    """Advice for the operator; empty without a problem."""
+    keys_problem: Problem | None = None
+    """Why the sink cannot start afterwards: a file with keys of its rows is missing, has another length, or may not be
+    looked at. Null if that was not seen; no file was read."""
 
     @property
     def is_needed(self) -> bool:
@@ -154,7 +152,7 @@ class RecoveryPlan(Plan):
     def decisions(self) -> dict[str, Any]:
         """Without what was found of files, which may be on their way; but with the parts that are given up."""
         found_of_parts = {"parts": {"__all__": {"found", "buckets", "finished_buckets"}}}
-        found: dict[str, Any] = {**found_of_parts, "keys_problem": True, "keys_hint": True}
+        found: dict[str, Any] = {**found_of_parts, "keys_problem": True}
         decided = self.model_dump(mode="json", exclude={"failed": True, "jobs": {"__all__": found}})
         return decided | {"given_up": {job.job: sorted(self.given_up(job)) for job in self.jobs}}
 
@@ -219,7 +217,7 @@ def plan_recovery(place: Place, jobs: Sequence[Job], options: RecoveryOptions, s
             failed.append(FailedJob.of(job, error))
     needed = tuple(one for one in planned if one is not None and one.is_needed)
     failed += [
-        FailedJob(job=one.job, problem=Problem(error="SnapshotCorrupt", message=one.keys_problem, hint=one.keys_hint))
+        FailedJob(job=one.job, problem=one.keys_problem)
         for one in planned
         if one is not None and one.keys_problem and not one.is_needed
     ]
@@ -363,7 +361,7 @@ def plan_job(place: Place, job: Job, options: RecoveryOptions, stores: Stores) -
     planned = _job(job, seen, _looked_for(seen, stores.base, place.storage_options), _doubled(restore, seen), options)
     if planned is None or damage is None:
         return planned
-    return planned.model_copy(update={"keys_problem": damage.message, "keys_hint": damage.hint})
+    return planned.model_copy(update={"keys_problem": Problem.of(damage)})
 
 
 def _restore(settings: RestoreSettings, options: RecoveryOptions, job: Job, stores: Stores) -> Restore:

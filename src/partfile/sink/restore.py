@@ -307,7 +307,7 @@ class Restore:
             streams = self._storage.stream_factory(checkpoint_id)
             return plan.with_copied_runs(state, read, streams, self._settings.now_ms())
 
-    def damage_of_keys(self, planned: RestorePlan, checkpoints: Store) -> SnapshotCorrupt | None:
+    def damage_of_keys(self, planned: RestorePlan, checkpoints: Store) -> SnapshotCorrupt | NotApplied | None:
         """Why the sink would not start after the takeover: a run file that it needs is not there. Reads none of them.
 
         Args:
@@ -315,7 +315,7 @@ class Restore:
             checkpoints: The store of the sink's own checkpoints.
 
         Returns:
-            The error; None if each file is there, or if the sink has gone on since.
+            The error, also where this user may not look; None if each file is there, or if the sink has gone on since.
 
         Raises:
             SnapshotCorrupt: The file is one of the savepoint that is to be restored, so there is no takeover.
@@ -341,6 +341,9 @@ class Restore:
                 list_command = settings.command("checkpoints", self._storage.job)
                 return damage_to_go_back_to(settings.uid, error, list_command, forget)
             return damage_of_keys(settings.uid, error, forget)
+        except NotApplied as error:
+            # The takeover needs no key: what may not be looked at is no reason to leave parts.
+            return error
         return None
 
     def _has_gone_on_since(self, checkpoint: CheckpointRef | None) -> bool:

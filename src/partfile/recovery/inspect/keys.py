@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
-from partfile.errors import ConfigError, NotFound, SnapshotCorrupt, SnapshotError
+from partfile.errors import ConfigError, NotApplied, NotFound, PartfileError, SnapshotCorrupt, SnapshotError
 from partfile.recovery.documents import Json
 from partfile.sink.clock import system_clock_ms
 from partfile.sink.newest_state import is_retained, made_of_newest, newest_state
@@ -190,7 +190,7 @@ def _run_report(
     )
 
 
-def missing_keys(store: Store, place: Place, job: Job, newest: NewestState | None) -> SnapshotCorrupt | None:
+def missing_keys(store: Store, place: Place, job: Job, newest: NewestState | None) -> PartfileError | None:
     """Why a sink does not start: a file with its keys is missing, or has another length. Reads none of them.
 
     Args:
@@ -200,7 +200,7 @@ def missing_keys(store: Store, place: Place, job: Job, newest: NewestState | Non
         newest: Its state in force; None if that is not known.
 
     Returns:
-        The error; None if each file is there, or if the sink has gone on since.
+        The error, also where this user may not look; None if each file is there, or if the sink has gone on since.
     """
     seen = _seen(newest)
     storage = CheckpointStorage(store, job.name)
@@ -209,6 +209,9 @@ def missing_keys(store: Store, place: Place, job: Job, newest: NewestState | Non
     except SnapshotCorrupt as error:
         if newest is not None and is_retained(storage, newest.checkpoint):
             return damage_of_keys(job.name, error, _forget(place, job))
+    except NotApplied as error:
+        # What may not be looked at is no reason to hide the rest.
+        return error
     return None
 
 
