@@ -26,8 +26,8 @@ import partfile as pf
 from figures import Report, figure_of_rounds, shown
 from places import LocalPlace
 from processes import Meter
-from rounds import Rounds, interleaved
-from runs import Run, ratios
+from rounds import Rounds, in_turn, interleaved, line_of
+from runs import Round, Run, ratios
 from streams import HOUR, spark_session
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ ROWS, BATCHES = 200_000, 2
 """Of a batch, and batches of a round."""
 FEWEST_ROWS = 20_000
 ROWS_OF_PREFILL = 1_000_000
-ONE_ROW_BATCHES = 40
+ONE_ROW_BATCHES = 30
 PAYLOAD = 100
 OURS, PEER, PLAIN = "partfile deduplicate", "dropDuplicatesWithinWatermark", "partfile without keys"
 KEPT = "7 days"
@@ -191,14 +191,27 @@ def _measured(streams: dict[str, Stream], keys: int, scale: Scale) -> tuple[Roun
     batches: dict[str, Callable[[], Run]] = {
         name: partial(streams[name].measure, f"{keys} keys {name}", BATCHES, rows) for name in (OURS, PEER)
     }
-    one_row: dict[str, Callable[[], Run]] = {
-        name: partial(streams[name].measure, f"one row beside {keys} keys {name}", one_row_batches, 1)
-        for name in (OURS, PLAIN)
-    }
-    for case in (*batches.values(), *one_row.values()):
+    for case in batches.values():
         case()
     done = interleaved(batches, scale.rounds, spare=min(1, scale.spare_rounds), say=print)
-    return done, interleaved(one_row, scale.rounds, spare=min(1, scale.spare_rounds), say=print)
+    _one_row_round(streams, keys, 0, one_row_batches)
+    return done, Rounds(
+        [_one_row_round(streams, keys, number, one_row_batches) for number in range(1, scale.rounds + 1)]
+    )
+
+
+def _one_row_round(streams: dict[str, Stream], keys: int, number: int, batches: int) -> Round:
+    """Batches of one row, with and without keys in turn: a machine may be twice as quick a minute later."""
+    found = {name: Run(f"one row beside {keys} keys {name}", round=number) for name in (OURS, PLAIN)}
+    for at in range(batches):
+        for name in in_turn(list(found), at):
+            one, run = streams[name].measure(name, 1, 1), found[name]
+            run.batch_ms += one.batch_ms
+            run.seconds, run.cpu_s, run.rows = run.seconds + one.seconds, run.cpu_s + one.cpu_s, run.rows + 1
+            run.foreign_cores = max(run.foreign_cores, one.foreign_cores)
+    for run in found.values():
+        print(line_of(number, run))
+    return found
 
 
 def figures_of(done: dict[int, Rounds], single: dict[int, Rounds], scale: Scale) -> list[Figure]:
@@ -226,7 +239,7 @@ def figures_of(done: dict[int, Rounds], single: dict[int, Rounds], scale: Scale)
             title = f"distinct in Spark: {what} of a batch beside {many} keys / beside {few}, {name}"
             found.append(figure_of_rounds(title, grown, goal, "at most"))
     for keys, rounds in single.items():
-        more_ms = [_batch_ms(each[OURS]) - _batch_ms(each[PLAIN]) for each in rounds.kept]
+        more_ms = [_more_ms(each) for each in rounds.kept]
         title = f"distinct in Spark, {keys} keys: ms that a one-row batch takes more than without keys"
         found.append(figure_of_rounds(title, more_ms, ONE_ROW_GOAL_MS, "at most", _note(rounds, OURS, PLAIN)))
         cpu = ratios(rounds.kept, OURS, PLAIN, _cpu_s)
@@ -237,6 +250,12 @@ def figures_of(done: dict[int, Rounds], single: dict[int, Rounds], scale: Scale)
 def _batch_ms(run: Run) -> float:
     """The batch in the middle."""
     return statistics.median(run.batch_ms)
+
+
+def _more_ms(each: Round) -> float:
+    """How much longer a batch with keys took than the one without that was beside it, the pair in the middle."""
+    pairs = zip(each[OURS].batch_ms, each[PLAIN].batch_ms, strict=True)
+    return statistics.median(ours - plain for ours, plain in pairs)
 
 
 def _cpu_s(run: Run) -> float:

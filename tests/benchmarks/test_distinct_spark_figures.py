@@ -34,3 +34,12 @@ def test_each_figure_is_divided_the_right_way_round() -> None:
     assert [(figure.value, figure.met) for figure in more] == [(15, True)] * 3
     look = figures_of(done, single, Scale(0.1))
     assert [figure.goal for figure in look if "rows/s" in figure.name] == [None] * 3
+
+
+def test_batches_of_one_row_are_compared_in_pairs() -> None:
+    """A machine that is slow for a while is so to both of a pair."""
+    single = Rounds(
+        [{OURS: Run(OURS, cpu_s=1, batch_ms=[100, 300, 20]), PLAIN: Run(PLAIN, cpu_s=1, batch_ms=[90, 10, 10])}]
+    )
+    figures = figures_of(dict.fromkeys(KEYS, made(ours=1, peer=1)), dict.fromkeys(KEYS, single), Scale())
+    assert [figure.value for figure in figures if "one-row" in figure.name] == [10, 10, 10]
