@@ -4,7 +4,8 @@ CPU seconds, since all of it is work of one thread but what DuckDB chooses. Keys
 rows of a batch have come before. DuckDB inserts the keys of a batch in one transaction and hands back those that are
 new; it writes no rows, which is in its favour. Bytewax keeps a flag a key and writes the lines of new keys.
 
-Memory is measured once, beside a hundred million keys: each batch has a million new ones.
+Memory is measured once, beside a hundred million keys: each batch has a million new ones. So is what ``refresh="read"``
+leaves of keys that come again and again.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ LARGE_ROWS = 1_000_000
 AROUND = 8
 """Batches around a point, of which the highest memory counts: some of them merge runs."""
 MEMORY_GOAL = 1.1
+HOT_KEYS = 6_000_000
+"""Keys that come again and again: more than a run may have."""
+HOT_BATCHES_A_KEY = 6
+"""Batches in which each of them comes once, on average."""
+HOT_FEW_TIMES, HOT_TIMES = 3, 12
+"""How often each has come at the two points that are compared."""
 
 
 class _Costs(NamedTuple):
@@ -112,7 +119,38 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
         )
     )
     report.figures.append(_memory(work / "large", scale.of(LARGE, 4 * AROUND)))
+    report.figures.append(_hot(work / "hot", scale.of(HOT_KEYS)))
     return report
+
+
+def _hot(base: Path, keys: int) -> Figure:
+    """State where keys come again and again, and each time count anew, beside that after the first few times.
+
+    A key is in a run of each checkpoint that it came in, until they are merged. Four times as many rows are to
+    leave about as much.
+    """
+    rows = keys // HOT_BATCHES_A_KEY
+    sink = pf.FileSink(
+        base, uid="bench", format="parquet", deduplicate=pf.Deduplicate("id", ttl="7 days", refresh="read")
+    )
+    rng, held, costs, highest = np.random.default_rng(1), list[int](), list[float](), 0
+    with sink.local() as out:
+        for _ in range(HOT_TIMES * HOT_BATCHES_A_KEY):
+            began = time.process_time()
+            out.write(pa.table({"id": rng.integers(0, keys, rows)}))
+            progress = out.checkpoint()
+            costs.append(time.process_time() - began)
+            held.append(progress.state_bytes)
+            highest = max(highest, anonymous_bytes())
+    few = HOT_FEW_TIMES * HOT_BATCHES_A_KEY
+    early, late = max(held[:few]), max(held[-few:])
+    early_s, late_s = (float(np.mean(costs[part])) for part in (slice(few), slice(-few, None)))
+    note = (
+        f"{late >> 20} and {early >> 20} MiB, {late / keys:.0f} and {early / keys:.0f} bytes a key; {late_s:.2f} and "
+        f"{early_s:.2f} s of CPU a batch of {rows} rows; at most {highest >> 20} MiB of memory"
+    )
+    title = f"distinct: refresh='read', state after {keys} keys came {HOT_TIMES} times / after {HOT_FEW_TIMES}"
+    return figure_of_rounds(title, [late / early], None, "at most", note)
 
 
 def _memory(base: Path, batches: int) -> Figure:
