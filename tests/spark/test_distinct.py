@@ -78,8 +78,10 @@ class Job:
         plan = key_plan(self.options, self.rng.randrange(1, 6), self.seen, ("integer",), now_ms)
         table = pa.record_batch({"id": pa.array(keys, pa.int64())})
         hashes = hashes_of(table.columns)
-        table = table.append_column("__partfile_high", pa.array(hashes.high.view(np.int64)))
-        table = table.append_column("__partfile_low", pa.array(hashes.low.view(np.int64)))
+        if plan.partitions > 1:
+            # A task that gets all rows hashes them itself.
+            table = table.append_column("__partfile_high", pa.array(hashes.high.view(np.int64)))
+            table = table.append_column("__partfile_low", pa.array(hashes.low.view(np.int64)))
         subtasks = ((hashes.high >> np.uint64(32)) * np.uint64(plan.partitions)) >> np.uint64(32)
         kept, answers = list[int | None](), []
         for subtask in range(plan.partitions):
@@ -274,6 +276,41 @@ def test_a_batch_in_one_partition_is_not_shuffled(spark: SparkSession, tmp_path:
         )
         run(sink, stream(spark, tmp_path / "source"), tmp_path, f"spark {runs}")
         assert progress[0].state_runs == runs
+
+
+@pytest.mark.spark
+def test_keys_of_one_partition_are_those_of_several(spark: SparkSession, tmp_path: Path) -> None:
+    """Of each type: the task hashes the rows of the first file, Spark those of the two that come later, and back."""
+    columns = {
+        "text": "CASE WHEN id % 3 = 0 THEN NULL ELSE concat('ä', id) END",
+        "whole": "CAST(id % 7 AS SMALLINT)",
+        "price": "CAST(id / 8 AS DECIMAL(9, 3))",
+        "day": "date_add(DATE '1969-12-30', CAST(id AS INT))",
+        "at": "timestamp_micros(id * 7919 - 50000)",
+        "at_ntz": "CAST(timestamp_micros(id * 7919) AS TIMESTAMP_NTZ)",
+        "raw": "unhex(lpad(hex(id), 4, '0'))",
+        "flag": "id % 2 = 0",
+    }
+    rows = spark.range(0, 40, 1, 1).selectExpr("id", *(f"{how} AS {name}" for name, how in columns.items()))
+    progress: list[pf.BatchProgress] = []
+    keys = pf.Deduplicate(list(columns))
+    for begin, files in ((0, 1), (10, 2), (20, 1)):
+        for number in range(files):
+            rows.filter(f"id >= {begin} AND id < {begin + 20} AND id % {files} = {number}").coalesce(1).write.mode(
+                "append"
+            ).parquet(str(tmp_path / "source"))
+        sink = make_sink(
+            tmp_path / "out",
+            format="parquet",
+            deduplicate=keys,
+            on_progress=progress.append,
+            bucketer=pf.BasePathBucketer(),
+        )
+        source = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "source"))
+        run(sink, source, tmp_path)
+    found = pf.read(tmp_path / "out").to_table()
+    assert sorted(found["id"].to_pylist()) == list(range(40))
+    assert [one.duplicates for one in progress if one.rows or one.duplicates] == [0, 10, 10]
 
 
 @pytest.mark.spark

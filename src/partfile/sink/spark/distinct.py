@@ -1,7 +1,8 @@
 """Deduplication in a Spark query: the shuffle by key, what tasks are told of the keys so far, and what they answer.
 
-The JVM hashes the keys and sends all rows with one key to one task. The task looks for them in the runs of the newest
-checkpoint, and writes its new keys as runs of its own. The driver plans which runs are merged, and tasks merge them.
+The JVM hashes the keys and sends all rows with one key to one task; a task that gets all rows hashes them itself. The
+task looks for them in the runs of the newest checkpoint, and writes its new keys as runs of its own. The driver plans
+which runs are merged, and tasks merge them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from partfile.sink.policies import Latest
 from partfile.sink.restore_rules import damage_told
 from partfile.sink.states import RunFile, SeenKeys
 from partfile.snapshot.documents import HASH_VERSION, FileHandle
-from partfile.snapshot.key_hash import SECOND, Hashes, mark_of
+from partfile.snapshot.key_hash import SECOND, Hashes, hashes_of, mark_of, of_kind
 from partfile.snapshot.run_file import merged
 from partfile.stores.base import Persisted
 
@@ -149,14 +150,14 @@ def key_plan(
 def by_key(df: DataFrame, plan: KeyPlan) -> DataFrame:
     """Shuffle rows so that all with one key come to one task, in the order in which it takes the first of each.
 
-    Rows that are in one partition, and go to one task, stay where they are. The two halves of the hash follow as the
-    last columns.
+    The two halves of the hash follow as the last columns. Rows that are in one partition, and go to one task, stay
+    where they are, and the task hashes their keys: a plan with hashes costs a batch of few rows more than all else.
     """
-    high, low = hash_expressions(plan.options.columns, plan.kinds)
-    # As text of SQL: columns of PySpark's are a hundred calls of the JVM, a tenth of a batch of few rows.
-    hashed = df.selectExpr("*", f"{high} AS {_HASHES[0]}", f"{low} AS {_HASHES[1]}")
-    sent = hashed
+    sent = df
     if plan.partitions > 1 or not is_in_one_partition(df):
+        high, low = hash_expressions(plan.options.columns, plan.kinds)
+        # As text of SQL: columns of PySpark's are a hundred calls of the JVM, a tenth of a batch of few rows.
+        hashed = df.selectExpr("*", f"{high} AS {_HASHES[0]}", f"{low} AS {_HASHES[1]}")
         # By ranges of hashes: the keys of a task lie close together in a run, and its own runs overlap with no other's.
         task = F.expr(f"CAST(shiftright(shiftrightunsigned({_HASHES[0]}, 32) * {plan.partitions}, 32) AS INT)")
         sent = sent_to_tasks(hashed, plan.partitions, task)
@@ -260,7 +261,7 @@ class TaskKeys:
         """The rows whose keys are new, without the columns of hashes.
 
         Args:
-            batches: Of the shuffle by key.
+            batches: As ``by_key`` has sent them, or those of the one partition.
 
         Raises:
             ConfigError: A row has no key, and ``on_null="fail"``.
@@ -268,17 +269,25 @@ class TaskKeys:
             StoreError: It cannot be read.
         """
         for batch in coalesce_batches(batches, _ROWS_AT_ONCE):
+            is_hashed = batch.schema.names[-len(_HASHES) :] == list(_HASHES)
+            hashes = self._hashes_sent(batch) if is_hashed else self._hashes(batch)
             with self._damage_told():
-                is_kept = self._keys.enter(self._hashes(batch))
+                is_kept = self._keys.enter(hashes)
             left_out = batch.num_rows - int(is_kept.sum())
             self._duplicates += left_out
-            rows = batch.select(range(batch.num_columns - len(_HASHES)))
+            rows = batch.select(range(batch.num_columns - len(_HASHES))) if is_hashed else batch
             yield rows_of(rows, is_kept) if left_out else rows
 
-    def _hashes(self, batch: pa.RecordBatch) -> Hashes:
+    def _hashes_sent(self, batch: pa.RecordBatch) -> Hashes:
+        """The hashes that came with the rows."""
         high, low = (np.asarray(column).view(np.uint64) for column in batch.columns[-len(_HASHES) :])
         nulls = [np.asarray(batch.column(name).is_null()) for name in self._plan.options.columns]
         return Hashes(high, low, np.logical_and.reduce(nulls))
+
+    def _hashes(self, batch: pa.RecordBatch) -> Hashes:
+        """The same hashes of rows that were not sent."""
+        named = zip(self._plan.options.columns, self._plan.kinds, strict=True)
+        return hashes_of([of_kind(batch.column(name), kind) for name, kind in named])
 
     def _checked(self, at: int) -> Run:
         """A run to merge, checked again: a merge would give damage that came since a checksum of its own."""
