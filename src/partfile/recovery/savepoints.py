@@ -147,6 +147,9 @@ def create_savepoint(
         PartfileError: A part could not be published; there is no savepoint.
         StoreError: The directory cannot be written; there is no savepoint.
     """
+    if plan.job.keys_problem is not None:
+        # Before anything is made: not even the directory.
+        raise plan.job.keys_problem.to_error()
     settings = recovery_settings(place, job, plan.options, opener)
     with (
         settings.open_store(settings.base, settings.storage_options) as base,

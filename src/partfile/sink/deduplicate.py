@@ -494,10 +494,17 @@ def checked_kinds(
         data_type = _field(schema, settings.uid, name, "by which it deduplicates", key_with).type
         # A column of nulls alone has no type of its own: its nulls are of the kind that the values before were.
         kind = before[at] if before is not None and pat.is_null(data_type) else kind_of(data_type)
+        if kind is None and pat.is_null(data_type):
+            raise ConfigError(
+                f"column {name!r} of the key has no type: all of its values are null, and there are no keys yet",
+                hint="Give it the type that later values have, or they would be other keys. In Spark: "
+                f"df.withColumn({name!r}, df[{name!r}].cast('bigint')). In Arrow: "
+                f"table.set_column({schema.names.index(name)}, {name!r}, table[{name!r}].cast(pyarrow.int64()))",
+            )
         if kind is None:
             raise ConfigError(
                 f"column {name!r} of type {_shown(data_type)} can be no key: keys are strings, binary, integers, "
-                "booleans, dates, timestamps and decimals of up to 38 digits",
+                "booleans, dates, timestamps and decimals of up to 38 digits and no negative scale",
                 # What has parts is cast to text by no engine.
                 hint=f"Take a part of it; or name another column: {key_with(schema)}"
                 if pat.is_nested(data_type)

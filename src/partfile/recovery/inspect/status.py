@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from pydantic import Field
 
+from partfile import errors
+from partfile.errors import PartfileError, joined_hints
 from partfile.recovery.documents import Json
 from partfile.recovery.inspect.checkpoints import is_marker_held
 from partfile.recovery.inspect.files import OPEN_STATES, KnownState, parts_of
@@ -19,7 +21,6 @@ from partfile.sink.states import SET_ASIDE_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from partfile.errors import PartfileError
     from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.files import KnownPart, SeenBase
     from partfile.stores.base import Store
@@ -179,6 +180,11 @@ class Problem(Json):
     def of(cls, error: PartfileError) -> Self:
         """Describe an error."""
         return cls(error=type(error).__name__, message=error.message, hint=error.hint)
+
+    def to_error(self) -> PartfileError:
+        """The error, of the class that it had. It is for an act that changes nothing because of it."""
+        kind: type[PartfileError] = getattr(errors, self.error, PartfileError)
+        return kind(self.message, hint=joined_hints("Nothing was changed", self.hint))
 
 
 class SinkStatus(Json):
