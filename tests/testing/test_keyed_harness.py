@@ -120,5 +120,8 @@ def test_the_operators_are_closed() -> None:
     run.close()
     with pytest.raises(ConfigError, match="parallelism is 33, more than max_parallelism=32"):
         harness(33)
-    with pytest.raises(ConfigError, match="parallelism is 0"), harness(1) as again:
-        again.rescale(0)
+    with harness(1) as again:
+        with pytest.raises(ConfigError, match="parallelism is 0"):
+            again.rescale(0)
+        # What was refused has changed nothing.
+        again.process(("a", 1))

@@ -145,10 +145,10 @@ class KeyedOperatorHarness(Generic[Element]):
 
     def restore(self, snapshot: KeyedHarnessSnapshot, parallelism: int | None = None) -> Self:
         """Drop the running subtasks; begin with a snapshot, distributed over ``parallelism`` ones (None: as before)."""
-        self.close()
         if parallelism is not None:
             check_max_parallelism(self._max_parallelism, parallelism)
             self._parallelism = parallelism
+        self.close()
         files = [
             read_canonical(data, f"subtask {at} of a snapshot", _piece)
             for at, data in enumerate(snapshot.keyed)
