@@ -216,3 +216,11 @@ def test_a_duration_is_seconds_a_timedelta_or_text() -> None:
     """And it is over when the time plus the duration is not after the present."""
     assert Ttl("7 days").duration_ms == Ttl(timedelta(days=7)).duration_ms == Ttl(604_800).duration_ms
     assert [Ttl(1).is_over(1_000, now_ms) for now_ms in (1_999, 2_000)] == [False, True]
+
+
+@pytest.mark.parametrize(("name", "version"), [("", 0), ("x" * 300, 1), ("point", 0)])
+def test_a_codec_that_cannot_be_recorded_is_refused(name: str, version: int) -> None:
+    """When it is made, and not by the first snapshot."""
+    with pytest.raises(ConfigError, match="cannot be recorded") as raised:
+        PairCodec(name, str.encode, bytes.decode, version=version)
+    assert raised.value.hint.startswith("Write for instance PairCodec(")

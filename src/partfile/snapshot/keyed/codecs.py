@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgpack
 import pyarrow as pa
 import pyarrow.types as pat
+from pydantic import ValidationError
 
 from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
 from partfile.snapshot.state_file import CodecInfo
@@ -392,7 +393,7 @@ def _has_dictionary(data_type: pa.DataType) -> bool:
 
 
 class MsgpackCodec:
-    """Values of msgpack: None, bool, int, float, str, bytes, its timestamps, and lists and dictionaries of these.
+    """Values of msgpack: None, bool, int, float, str, bytes, ``msgpack.Timestamp``, lists and dictionaries of these.
 
     A tuple comes back as a list. Source: https://github.com/msgpack/msgpack/blob/master/spec.md
     """
@@ -448,7 +449,14 @@ class PairCodec(Generic[Value]):
     def __init__(
         self, name: str, encode: Callable[[Value], bytes], decode: Callable[[bytes], Value], *, version: int = 1
     ) -> None:
-        self.info = CodecInfo(name=f"pair/{name}", version=version)
+        try:
+            self.info = CodecInfo(name=f"pair/{name}", version=version)
+        except ValidationError as error:
+            raise ConfigError(
+                f"the codec {name[:40]!r}, version {version!r}, cannot be recorded: a name has 1 to 250 characters, "
+                "and a version is a number from 1 on",
+                hint="Write for instance PairCodec('point', encode, decode, version=1).",
+            ) from error
         self._encode = encode
         self._decode = decode
 

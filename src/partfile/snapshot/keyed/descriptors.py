@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
+from partfile.errors import ConfigError, SnapshotCorrupt, SnapshotVersionError, UnencodableState
 from partfile.snapshot.keyed.codecs import encode_checked
+from partfile.snapshot.keyed.keys import KeyCodec
+from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.operator_state import check_same_state
 from partfile.snapshot.state_file import StateMetaInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partfile.snapshot.keyed.keys import KeyCodec
-    from partfile.snapshot.keyed.ttl import Ttl
     from partfile.snapshot.state_file import Codec
 
 
@@ -75,6 +75,25 @@ class _Options:
     """The name that the state had in earlier snapshots."""
     earlier: tuple[Earlier, ...] = ()
     """Codecs that its values had in earlier snapshots. A restore turns such values into those of today's codec."""
+
+    def __post_init__(self) -> None:
+        name = getattr(self, "name", None)
+        if self.ttl is not None and not isinstance(self.ttl, Ttl):
+            raise ConfigError(
+                f"state {name!r}: ttl={self.ttl!r} is no time to live", hint=f"Write ttl=Ttl({self.ttl!r})."
+            )
+        if self.namespace is not None and not isinstance(self.namespace, KeyCodec):
+            raise ConfigError(
+                f"state {name!r}: namespace={self.namespace!r} is no kind of namespaces",
+                hint=f"Write namespace=KeyCodec({self.namespace!r}).",
+            )
+        if not isinstance(self.earlier, tuple):
+            raise ConfigError(
+                f"state {name!r}: earlier={self.earlier!r} is no tuple of codecs",
+                hint="Write earlier=(Earlier(CODEC, convert),), with the comma.",
+            )
+        if self.formerly is not None and self.formerly == name:
+            raise ConfigError(f"state {name!r} has its own name as its former one", hint="Leave it out: formerly=None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +219,15 @@ def check_same_keyed_state(known: StateMetaInfo, asked: StateMetaInfo, where: st
                 "another name: name=NAME"
             ),
         )
-    check_same_state(known, asked, where)
+    try:
+        check_same_state(known, asked, where)
+    except (ConfigError, SnapshotVersionError) as error:
+        if where == "in the snapshot" and known.codecs.get("element") != asked.codecs["element"]:
+            error.hint = (
+                "Name the codec that its values had, and what turns them into those of today: "
+                "earlier=(Earlier(CODEC, convert),)"
+            )
+        raise
     if "namespace" in known.codecs and "namespace" not in asked.codecs:
         raise ConfigError(
             f"state {asked.name!r} is {where} with namespaces and asked for without",

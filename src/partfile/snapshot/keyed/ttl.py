@@ -36,12 +36,12 @@ class Ttl:
         ConfigError: An option cannot be used.
     """
 
-    duration: float | timedelta | str
+    duration: float | timedelta | str = field(compare=False)
     refresh: Literal["write", "read"] = "write"
     returns_expired: bool = False
     cleanup_entries: int = DEFAULT_CLEANUP_ENTRIES
     cleanup_on: Literal["access", "key"] = "access"
-    duration_ms: int = field(init=False)
+    duration_ms: int = field(init=False, repr=False)
     """The duration in milliseconds."""
 
     def __post_init__(self) -> None:
@@ -55,9 +55,11 @@ class Ttl:
         if self.cleanup_on not in {"access", "key"}:
             hint = "Write cleanup_on='access'."
             raise ConfigError(f"Ttl: cleanup_on={self.cleanup_on!r}: it must be 'access' or 'key'", hint=hint)
-        if self.cleanup_entries < 0:
+        if type(self.cleanup_entries) is not int or self.cleanup_entries < 0:
             hint = f"Write cleanup_entries={DEFAULT_CLEANUP_ENTRIES}."
-            raise ConfigError(f"Ttl: cleanup_entries={self.cleanup_entries}: it must be at least 0", hint=hint)
+            raise ConfigError(
+                f"Ttl: cleanup_entries={self.cleanup_entries!r}: it must be a number, at least 0", hint=hint
+            )
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
         """Whether a value has expired.
