@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from partfile.errors import ConfigError, SnapshotCorrupt, SnapshotVersionError, UnencodableState
+from partfile.errors import (
+    ConfigError,
+    RecoveryRefused,
+    SnapshotCorrupt,
+    SnapshotVersionError,
+    UnencodableState,
+)
 from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, MsgpackCodec, PairCodec, TextCodec
 from partfile.snapshot.keyed.descriptors import (
     Earlier,
@@ -48,8 +54,8 @@ def before(ttl: Ttl | None = None) -> KeyedFile:
     return file_of(backend)
 
 
-def restored(make: Any, file: KeyedFile) -> KeyedStateBackend:
-    backend = backend_of(make, files=[file])
+def restored(make: Any, *files: KeyedFile) -> KeyedStateBackend:
+    backend = backend_of(make, files=files)
     backend.advance_time(1000)
     return backend
 
@@ -112,10 +118,79 @@ def test_a_state_that_is_not_wanted_is_dropped(make: Any) -> None:
     with pytest.raises(ConfigError, match="state 'value' is registered, and cannot be dropped"):
         backend.drop_state("value")
     assert [info.name for info in file_of(backend).infos] == ["map", "value"]
-    rows = backend.list_state(list_of())
-    backend.set_current_key(KEYS[0])
-    assert rows.get() == ()
     backend.close()
+
+
+def test_a_program_that_drops_a_state_at_each_start_drops_no_other(make: Any) -> None:
+    """The name of one that it has dropped is free for none: the next start would drop that one."""
+    backend = restored(make, before())
+    backend.drop_state("list")
+    with pytest.raises(
+        ConfigError, match="state 'list' has been dropped: the next start would drop the new one"
+    ) as told:
+        backend.list_state(list_of())
+    assert told.value.hint == "Take another name: name='list-2'"
+    backend.close()
+
+
+def test_a_former_name_is_that_of_no_other_state(make: Any) -> None:
+    """In either order of asking: the next start could not tell the two apart."""
+    renamed, other = ValueStateDescriptor("count", Int64Codec(), formerly="value"), value_of()
+    for first, second in ((renamed, other), (other, renamed)):
+        backend = restored(make, before())
+        backend.value_state(first)
+        with pytest.raises(ConfigError, match="'value' is the former name of a state") as told:
+            backend.value_state(second)
+        assert told.value.hint.endswith("name='value-2'")
+        backend.close()
+
+
+def test_subtasks_that_renamed_one_after_the_other_lose_nothing(make: Any) -> None:
+    """Each restores its own; a restore with another parallelism, which would need both names, says what to do."""
+    file = before()
+    parts = [backend_of(make, subtask, 2, [file]) for subtask in range(2)]
+    named = ValueStateDescriptor("count", Int64Codec(), formerly="value")
+    parts[0].value_state(named)
+    files = [file_of(part) for part in parts]
+    with pytest.raises(ConfigError, match="has both the state 'count' and 'value'") as told:
+        restored(make, *files).value_state(named)
+    assert "restore with the parallelism of the snapshot" in told.value.hint
+    again = [backend_of(make, subtask, 2, files) for subtask in range(2)]
+    for part in again:
+        part.value_state(named)
+    whole = restored(make, *map(file_of, again))
+    state = whole.value_state(named)
+    for number, key in enumerate(KEYS):
+        whole.set_current_key(key)
+        assert state.value() == number
+
+
+def test_subtasks_that_changed_a_codec_one_after_the_other_lose_nothing(make: Any) -> None:
+    """Likewise."""
+    file = before()
+    parts = [backend_of(make, subtask, 2, [file]) for subtask in range(2)]
+    floats = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
+    parts[1].value_state(floats)
+    files = [file_of(part) for part in parts]
+    with pytest.raises(RecoveryRefused, match="subtasks had it in two kinds or codecs") as told:
+        restored(make, *files)
+    assert told.value.hint.startswith("Restore with the parallelism of the snapshot, ask for the state in all subtasks")
+    again = [backend_of(make, subtask, 2, files) for subtask in range(2)]
+    for part in again:
+        part.value_state(floats)
+    whole = restored(make, *map(file_of, again))
+    state = whole.value_state(floats)
+    for number, key in enumerate(KEYS):
+        whole.set_current_key(key)
+        assert state.value() == number
+
+
+def test_a_snapshot_without_the_file_of_a_subtask_is_refused(make: Any) -> None:
+    """Its keys would have no state."""
+    parts = [backend_of(make, subtask, 2, [before()]) for subtask in range(2)]
+    with pytest.raises(ConfigError, match="none of the 1 files of the snapshot has key group") as told:
+        restored(make, file_of(parts[0]))
+    assert "files of all subtasks" in told.value.hint
 
 
 @pytest.mark.parametrize("ttl", [None, Ttl(60)])

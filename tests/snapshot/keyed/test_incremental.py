@@ -22,10 +22,10 @@ from partfile.errors import (
 )
 from partfile.snapshot.documents import FileHandle, encode_document
 from partfile.snapshot.keyed import shared_files
-from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, TextCodec
-from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, ValueStateDescriptor
+from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, PairCodec, TextCodec
+from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keys import group_range
+from partfile.snapshot.keyed.keys import KeyCodec, group_range
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import Column, RocksDBOptions
@@ -734,17 +734,17 @@ def registers_all(backend: KeyedStateBackend) -> None:
 
 
 def renames(backend: KeyedStateBackend) -> None:
-    """A state has another name now, and one of its old name is begun."""
+    """A state has another name now, and another one is begun."""
     backend.list_state(ListStateDescriptor("rows", TextCodec(), formerly="list"))
     backend.set_current_key("key 5")
-    registered(backend, list_of).add("anew")
+    backend.list_state(ListStateDescriptor("new", TextCodec())).add("anew")
 
 
 def drops(backend: KeyedStateBackend) -> None:
-    """A state is of no use any more, and one of its name is begun."""
+    """A state is of no use any more, and another one is begun."""
     backend.drop_state("map")
     backend.set_current_key("key 6")
-    registered(backend, map_of).put(1, ["anew"])
+    backend.map_state(MapStateDescriptor("new", KeyCodec("integer"), TextCodec())).put(1, "anew")
 
 
 def converts(backend: KeyedStateBackend) -> None:
@@ -753,7 +753,7 @@ def converts(backend: KeyedStateBackend) -> None:
     backend.value_state(floats)
     backend.list_state(ListStateDescriptor("rows", Int64Codec(), formerly="list", earlier=(Earlier(TextCodec(), int),)))
     backend.set_current_key("key 7")
-    registered(backend, list_of).add("anew")
+    backend.list_state(ListStateDescriptor("new", TextCodec())).add("anew")
 
 
 @pytest.mark.item("SB-11", "RI-13")
@@ -819,6 +819,18 @@ def test_a_full_disk_at_a_conversion_loses_nothing_of_what_was_opened(
     job.strategy = IncrementalStrategy(backend)
     job.check(job.snapshot(2), expected)
     backend.value_state(floats)
+    backend.close()
+
+
+def test_a_value_of_an_opened_file_that_cannot_be_decoded_is_named(job: Job) -> None:
+    """By state, key group and codec, as the heap names it when the state is asked for."""
+    backend = opened(job, job.snapshot(1))
+    codec = PairCodec[str]("text", str.encode, lambda _data: str("".index("no text")))
+    codec.info = TextCodec().info
+    rows = backend.list_state(ListStateDescriptor("list", codec))
+    backend.set_current_key("key 1")
+    with pytest.raises(SnapshotCorrupt, match=r"state 'list', key group [0-9]+, codec 'text': .* cannot decode"):
+        rows.get()
     backend.close()
 
 

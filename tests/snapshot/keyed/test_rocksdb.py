@@ -321,8 +321,8 @@ def test_a_state_whose_rows_are_refused_leaves_none() -> None:
     assert "number" not in backend.database._opened.columns
     assert bytes_of(backend) == expected
     backend.drop_state("value")
-    state = backend.value_state(ValueStateDescriptor("value", numbers))
     assert rows_in(backend, "value") == []
+    state = backend.value_state(ValueStateDescriptor("number", numbers))
     backend.set_current_key("key 1")
     assert state.value() is None
     backend.close()

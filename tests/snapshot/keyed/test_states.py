@@ -11,7 +11,13 @@ import pytest
 
 from partfile.errors import ConfigError, SnapshotVersionError, UnencodableState
 from partfile.snapshot.keyed.codecs import Int64Codec, PairCodec, TextCodec
-from partfile.snapshot.keyed.descriptors import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from partfile.snapshot.keyed.descriptors import (
+    Earlier,
+    ListStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keys import KeyCodec, group_of_hash, subtask_of_group
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.operator_state import ListStateDescriptor as OperatorListDescriptor
@@ -284,6 +290,85 @@ def test_many_keys_at_once(backend: KeyedStateBackend) -> None:
     assert value.value_batch(keys) == [1, 7, 1]
     with pytest.raises(ConfigError, match="without a key"):
         value.value()
+
+
+def test_batches_that_do_not_fit_are_refused(backend: KeyedStateBackend) -> None:
+    """Nothing is set: places that another backend has found are those of other keys here."""
+    value, pairs = backend.value_state(value_of()), backend.map_state(map_of())
+    other = backend_of().key_batch(pa.array(["a"]))
+    for act in (lambda: value.update_batch(other, [1]), lambda: value.value_batch(other)):
+        with pytest.raises(ConfigError, match="those of another backend"):
+            act()
+    keys = backend.key_batch(pa.array(["a", "b"]))
+    with pytest.raises(ConfigError, match="there are 2 second keys and 1 values"):
+        pairs.put_batch(keys, [1, 2], ["one"])
+    assert value.value_batch(keys) == pairs.get_batch(keys, [1, 2]) == [None, None]
+
+
+@pytest.mark.item("TT-15")
+def test_the_choice_of_a_key_in_a_batch_pays_as_well() -> None:
+    """For states that are to be looked through then, whichever state the keys are for."""
+    backend = backend_of(HeapBackend)
+    paid = backend.value_state(ValueStateDescriptor("paid", Int64Codec(), ttl=Ttl(60, cleanup_on="key")))
+    other = backend.value_state(value_of())
+    for key in range(100):
+        backend.set_current_key(f"key {key}")
+        paid.update(key)
+    backend.advance_time(MINUTE_MS)
+    rows = backend.tables()["paid"].frozen()
+    assert sum(map(len, rows)) == 100
+    other.value_batch(backend.key_batch(pa.array(["key 1"] * 5000)))
+    assert not any(backend.tables()["paid"].frozen())
+
+
+def test_a_state_may_be_asked_for_with_the_same_time_to_live_in_other_words(backend: KeyedStateBackend) -> None:
+    """A time is what it is. The hint for another one can be typed."""
+    state = backend.value_state(value_of(Ttl("1 minute")))
+    assert backend.value_state(value_of(Ttl(60))) is state
+    with pytest.raises(ConfigError, match="registered with another time to live") as raised:
+        backend.value_state(value_of(Ttl(61)))
+    assert raised.value.hint.startswith("Write ttl=Ttl(duration='1 minute', refresh='write', ")
+    assert "duration_ms" not in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "hint"),
+    [
+        ({"ttl": "7 days"}, "ttl='7 days' is no time to live", "Write ttl=Ttl('7 days')."),
+        ({"namespace": "integer"}, "is no kind of namespaces", "Write namespace=KeyCodec('integer')."),
+        ({"earlier": Earlier(Int64Codec())}, "is no tuple of codecs", "Write earlier=(Earlier(CODEC, convert),),"),
+        ({"formerly": "v"}, "has its own name as its former one", "Leave it out: formerly=None"),
+    ],
+)
+def test_options_of_a_state_that_cannot_be_used(options: Any, says: str, hint: str) -> None:
+    """They are refused when it is described, and not by a later access."""
+    with pytest.raises(ConfigError, match=says) as raised:
+        ValueStateDescriptor("v", Int64Codec(), **options)
+    assert raised.value.hint.startswith(hint)
+
+
+def test_a_namespace_that_is_refused_leaves_none(backend: KeyedStateBackend) -> None:
+    """What goes on all the same does not go on in the one before."""
+    state = backend.value_state(value_of(namespace=KeyCodec("integer")))
+    backend.set_current_key("a")
+    state.set_namespace(1)
+    state.update(1)
+    with pytest.raises(ConfigError):
+        state.set_namespace("x")
+    with pytest.raises(ConfigError, match="asked for without a namespace"):
+        state.value()
+
+
+def test_the_hint_for_another_codec_keeps_the_values(backend: KeyedStateBackend) -> None:
+    """Under another name they would be carried on, and the state would begin empty."""
+    state = backend.value_state(value_of())
+    backend.set_current_key("a")
+    state.update(1)
+    again = backend_of(type(backend), files=[file_of(backend)])
+    with pytest.raises(ConfigError) as raised:
+        again.value_state(ValueStateDescriptor("value", TextCodec()))
+    assert raised.value.hint.endswith("earlier=(Earlier(CODEC, convert),)")
+    again.close()
 
 
 def test_keys_of_several_columns() -> None:

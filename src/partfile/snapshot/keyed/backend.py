@@ -152,6 +152,8 @@ class Table(ABC):
             raise ConfigError(
                 f"state {self.name!r} has no namespaces", hint="Describe it with namespace=KeyCodec(...)."
             )
+        # One that is refused must not leave the one before it: what is caught would go on in the wrong namespace.
+        self._namespace = None
         data = self._namespaces.encode(namespace)
         self._namespace = length_head(len(data)) + data
 
@@ -325,7 +327,11 @@ class KeyedStateBackend(ABC):
         self._ttls: dict[str, Ttl | None] = {}
         self._carried: dict[str, tuple[StateMetaInfo, Mapping[int, Pairs]]] = {}
         """Of states that were restored and are not registered, what they are, and their rows by key group."""
-        self._charged: list[Expiry] = []
+        self._dropped: set[str] = set()
+        """Names that are free for no state of this run: said again at the next start, it would drop that one."""
+        self._former: set[str] = set()
+        """Former names of the registered states."""
+        self._charged = self.context.charged
         self._expiries: list[Expiry] = []
         self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
         self._slots = len(groups)
@@ -335,7 +341,8 @@ class KeyedStateBackend(ABC):
 
     def _restore(self, restored: Sequence[RestoredRows]) -> None:
         """Take in the rows of a snapshot; raises what the constructor does."""
-        infos = restored_infos(restored, self.key_codec, self.max_parallelism)
+        restored = files_of(restored, self.groups, self.key_codec, self.max_parallelism)
+        infos = restored_infos(restored)
         carried: dict[str, dict[int, Pairs]] = {name: {} for name in infos}
         for (name, group), found in restored_rows(restored, self.groups):
             carried[name][group] = rows, values = [], []
@@ -395,10 +402,14 @@ class KeyedStateBackend(ABC):
         if outside is not None:
             key = self.key_codec.decode(keys[groups.index(outside)])
             raise self._not_here(outside, f"the key {key!r}")
-        return KeyBatch([group - first for group in groups], [length_head(len(key)) + key + VOID for key in keys])
+        slots, rows = [group - first for group in groups], [length_head(len(key)) + key + VOID for key in keys]
+        return KeyBatch(self.context, slots, rows)
 
     def advance_time(self, now_ms: int) -> None:
         """Tell the present, by which values are stamped and expire. It never goes back: an earlier time is ignored.
+
+        A snapshot does not hold it. So it is told before the first access, after a restore as well: what is stamped
+        before is as of 1970.
 
         Args:
             now_ms: In milliseconds since 1970; the time of a batch, so that a batch that is repeated does the same.
@@ -458,7 +469,8 @@ class KeyedStateBackend(ABC):
     def drop_state(self, name: str) -> None:
         """Leave a state that was restored and is of no use any more out of all further snapshots.
 
-        One that is absent counts as dropped, so that a program may say it at each start.
+        One that is absent counts as dropped, and no state of the run may have its name: so a program may say it at
+        each start.
 
         Raises:
             ConfigError: The state is registered, or the backend is closed.
@@ -470,6 +482,7 @@ class KeyedStateBackend(ABC):
                 hint=f"Call drop_state({name!r}) in a program that does not ask for the state, or clear() its keys.",
             )
         self._carried.pop(name, None)
+        self._dropped.add(name)
 
     def freeze(self) -> KeyedView:
         """Take a view of all rows, in the thread that changes them; nothing is copied or encoded yet.
@@ -550,6 +563,7 @@ class KeyedStateBackend(ABC):
                     hint=f"Write ttl={self._ttls[descriptor.name]!r}, or take another name: name=NAME",
                 )
             return self._states[descriptor.name]
+        self._check_name(descriptor)
         name = self._name_in_snapshot(descriptor)
         if len(self.infos) >= MAX_STATES and name not in self._carried:
             raise ConfigError(
@@ -569,7 +583,25 @@ class KeyedStateBackend(ABC):
         self._carried.pop(name, None)
         self._infos[descriptor.name], self._states[descriptor.name] = info, state
         self._ttls[descriptor.name] = descriptor.ttl
+        if descriptor.formerly is not None:
+            self._former.add(descriptor.formerly)
         return state
+
+    def _check_name(self, descriptor: Descriptor) -> None:
+        """Refuse a name that stands for another state when the program starts again; raises ConfigError."""
+        name = descriptor.name
+        if name in self._dropped:
+            raise ConfigError(
+                f"state {name!r} has been dropped: the next start would drop the new one of its name",
+                hint=f"Take another name: name='{name}-2'",
+            )
+        if name in self._former or descriptor.formerly in self._infos:
+            old = name if name in self._former else descriptor.formerly
+            raise ConfigError(
+                f"{old!r} is the former name of a state, and cannot be that of another: the next start would take one "
+                "for the other",
+                hint=f"Take another name for the new state: name='{old}-2'",
+            )
 
     def _name_in_snapshot(self, descriptor: Descriptor) -> str:
         """The name that a restored state has in the snapshot: that of today, or the former one."""
@@ -579,7 +611,8 @@ class KeyedStateBackend(ABC):
         if name in self._carried:
             raise ConfigError(
                 f"the snapshot has both the state {name!r} and {formerly!r}, its former name",
-                hint=f"Drop the one that is not wanted before: drop_state({formerly!r})",
+                hint="Where subtasks renamed it one after the other, restore with the parallelism of the snapshot, and "
+                f"ask for the state in all of them. Else drop the one that is not wanted: drop_state({formerly!r})",
             )
         return formerly
 
@@ -651,21 +684,42 @@ def check_fits(file: RestoredRows, key_codec: KeyCodec, max_parallelism: int) ->
         )
 
 
-def restored_infos(
-    restored: Sequence[RestoredRows], key_codec: KeyCodec, max_parallelism: int
-) -> dict[str, StateMetaInfo]:
-    """The states of a snapshot by name.
+def files_of(
+    restored: Sequence[RestoredRows], groups: KeyGroupRange, key_codec: KeyCodec, max_parallelism: int
+) -> list[RestoredRows]:
+    """The files of a snapshot that hold some key groups.
 
     Raises:
-        ConfigError: A file has other keys or another number of key groups.
-        RecoveryRefused: Two files have one name for two states.
+        ConfigError: A file has other keys or another number of key groups, or none has one of these groups.
+    """
+    for file in restored:
+        check_fits(file, key_codec, max_parallelism)
+    found = [one for one in restored if one.groups.first <= groups.last and groups.first <= one.groups.last]
+    missing = [group for group in groups if not any(group in one.groups for one in found)]
+    if restored and missing:
+        raise ConfigError(
+            f"none of the {len(restored)} files of the snapshot has key group {missing[0]}, so its state would be lost",
+            hint="Give it the files of all subtasks that the snapshot has: restored=[...]",
+        )
+    return found
+
+
+def restored_infos(restored: Sequence[RestoredRows]) -> dict[str, StateMetaInfo]:
+    """The states of some files by name.
+
+    Raises:
+        RecoveryRefused: Two files have one name for two states, or one state in two codecs.
     """
     found: dict[str, StateMetaInfo] = {}
     for file in restored:
-        check_fits(file, key_codec, max_parallelism)
         for info in file.infos:
             if found.setdefault(info.name, info) != info:
-                raise RecoveryRefused(f"state {info.name!r} of {file.path} is not that of another file of the snapshot")
+                raise RecoveryRefused(
+                    f"state {info.name!r} of {file.path} is not that of another file of the snapshot: subtasks had it "
+                    "in two kinds or codecs",
+                    hint="Restore with the parallelism of the snapshot, ask for the state in all subtasks, and take a "
+                    "checkpoint; then change the parallelism. Ask for each state at the start: open(self, backend)",
+                )
     return found
 
 

@@ -150,6 +150,8 @@ class KeyedFile:
         Raises:
             SnapshotCorrupt: The group is not what its line of JSON says.
         """
+        if group not in self.groups:
+            raise ValueError(f"{self.path} has key groups {self.groups.first} to {self.groups.last}, not {group}")
         at = group - self.groups.first
         start, end = self._offsets[at], self._offsets[at + 1]
         newest = -1

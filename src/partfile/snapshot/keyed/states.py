@@ -34,13 +34,15 @@ class KeyBatch:
     """Many keys whose places in the tables are found once, for every state that is asked about them.
 
     Args:
+        context: Of the backend that has found them.
         slots: The key group of each, counted from the backend's first.
         rows: The row of each.
     """
 
-    __slots__ = ("rows", "slots")
+    __slots__ = ("context", "rows", "slots")
 
-    def __init__(self, slots: list[int], rows: list[bytes]) -> None:
+    def __init__(self, context: KeyContext, slots: list[int], rows: list[bytes]) -> None:
+        self.context = context
         self.slots = slots
         self.rows = rows
 
@@ -51,7 +53,7 @@ class KeyBatch:
 class KeyContext:
     """What the states of one backend share: the current key, and the time that values are stamped with."""
 
-    __slots__ = ("first_group", "frozen", "is_closed", "now_ms", "row", "slot", "version")
+    __slots__ = ("charged", "first_group", "frozen", "is_closed", "now_ms", "row", "slot", "version")
 
     NO_KEY = 1 << 40
     """A slot that no table has, so that an access without a key fails where it looks for its table."""
@@ -68,6 +70,8 @@ class KeyContext:
         """The number of snapshots that were taken."""
         self.frozen = 0
         """The newest of those that are still being written: what is older than it must not be changed."""
+        self.charged: list[Expiry] = []
+        """Of the states for which the choice of a key counts as an access."""
         self.is_closed = False
 
     def close(self) -> None:
@@ -90,9 +94,21 @@ class KeyContext:
             return closed()
         return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
 
+    def _begin(self, keys: KeyBatch) -> None:
+        """Count the choice of each key, and refuse keys whose places another backend has found; raises ConfigError."""
+        self.check_open()
+        if keys.context is not self:
+            raise ConfigError(
+                "the places of these keys are those of another backend",
+                hint="Find them with the backend of the state: backend.key_batch(KEYS)",
+            )
+        for expiry in self.charged:
+            for _ in keys.rows:
+                expiry.count()
+
     def read_each(self, keys: KeyBatch, read: Callable[[], Result]) -> list[Result]:
         """What is read of each of many keys, which is made the current one for it. None is current afterwards."""
-        self.check_open()
+        self._begin(keys)
         try:
             return [read() for self.slot, self.row in zip(keys.slots, keys.rows, strict=True)]
         finally:
@@ -104,7 +120,7 @@ class KeyContext:
         Raises:
             ConfigError: There are more keys than values, or fewer, or the backend is closed; nothing was done.
         """
-        self.check_open()
+        self._begin(keys)
         given = values if isinstance(values, list | tuple) else list(values)
         if len(given) != len(keys):
             raise ConfigError(
@@ -225,7 +241,8 @@ class KeyedState:
         """A value as the rows may keep it; ``what`` it is, for the message."""
         if value is None:
             raise ConfigError(
-                f"{what} of the state {self.name!r} is None", hint="None stands for what is absent: call clear()"
+                f"{what} of the state {self.name!r} is None",
+                hint="None stands for what is absent. Leave it out; an entry of a map is removed by remove(KEY)",
             )
         try:
             return self._own(value)
@@ -401,8 +418,18 @@ class MapState(KeyedState, Generic[Value]):
         return self._context.with_each(keys, map_keys, self.get)
 
     def put_batch(self, keys: KeyBatch, map_keys: Iterable[Key], values: Iterable[Value]) -> None:
-        """Set the value of one second key of each of many keys; raises as ``put``, and those before it are set."""
-        pairs = list(zip(map_keys, values, strict=True))
+        """Set the value of one second key of each of many keys; raises as ``put``, and those before it are set.
+
+        Raises:
+            ConfigError: There are more second keys than values, or fewer; nothing was done.
+        """
+        seconds, given = list(map_keys), list(values)
+        if len(seconds) != len(given):
+            raise ConfigError(
+                f"there are {len(seconds)} second keys and {len(given)} values",
+                hint="Give one second key and one value for each key of key_batch().",
+            )
+        pairs = list(zip(seconds, given, strict=True))
         self._context.with_each(keys, pairs, lambda pair: self.put(*pair))
 
     def _get(self, key: bytes) -> Value | None:

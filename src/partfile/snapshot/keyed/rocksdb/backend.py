@@ -21,11 +21,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partfile.errors import ConfigError, UnencodableState
+from partfile.errors import ConfigError, SnapshotCorrupt, UnencodableState
 from partfile.snapshot.keyed.backend import (
     PLACE_BYTES,
     KeyedStateBackend,
     Table,
+    files_of,
     pairs_of,
     restored_infos,
     restored_rows,
@@ -94,7 +95,7 @@ class _RocksTable(Table):
         self._info = info_of(descriptor)
         self._values: Codec[Any] = descriptor.codec
         self.own: Callable[[Any], bytes] = self._encoded
-        self.copy: Callable[[Any], Any] = self._values.decode
+        self.copy: Callable[[Any], Any] = self._value
         self.shares = False
         self._column = backend.database.column(descriptor.name)
         self._heads = [group.to_bytes(GROUP_BYTES, "big") for group in backend.groups]
@@ -173,6 +174,15 @@ class _RocksTable(Table):
     def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[Pairs]:
         """The rows and their values as they lie there."""
         return some_at_a_time((key[GROUP_BYTES:], data) for key, data in self._live(frozen, slot, now_ms))
+
+    def _value(self, data: bytes) -> Any:
+        """The value of the current key; one of a file that was opened is looked at here for the first time."""
+        try:
+            return self._values.decode(data)
+        except SnapshotCorrupt as error:
+            group = self.context.first_group + self.context.slot
+            where = f"state {self.name!r}, key group {group}, codec {self.codec.name!r}"
+            raise SnapshotCorrupt(f"{where}: {error.message}", hint=error.hint, path=error.path) from error
 
     def _encoded(self, value: Any) -> bytes:
         data = encode_checked(self._values, value)
@@ -358,7 +368,8 @@ class RocksDBBackend(KeyedStateBackend):
         """States whose rows a restore has taken in, of which nothing is known but that their file was whole."""
         self._opened_files: OpenedFiles | None = None
         chosen = options or RocksDBOptions()
-        infos = restored_infos(restored, key_codec, max_parallelism)
+        restored = files_of(restored, groups, key_codec, max_parallelism)
+        infos = restored_infos(restored)
         files = self._whole(restored)
         opened = None if files is None else self._opened_database(chosen, files)
         self.database = opened or Database(chosen, self.memory)
