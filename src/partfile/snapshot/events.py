@@ -26,6 +26,7 @@ class FailureReason(Enum):
     TASK_NOT_READY = "a task was not ready for it"
     TASK_CLOSING = "a task was closing"
     INPUT_ENDED = "the input ended"
+    CANCELLED = "a task before it in the stream took no part"
     TRIGGER = "it could not be triggered"
     SUSPENDED = "periodic checkpoints were stopped"
     SHUTDOWN = "the coordinator was shut down"
