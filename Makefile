@@ -99,7 +99,7 @@ runbook: java setup ## Make the outputs in docs/RUNBOOK.md by causing each failu
 .PHONY: crash
 crash: setup ## Kill everything everywhere, twice, on every store (many hours; with a new seed, or SEED=N; ARGS="-k name" selects)
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -v -o timeout=3600 --long --randomly-seed=$(or $(SEED),$$($(BIN)/python -c 'import secrets; print(secrets.randbits(32))')) \
-	  tests/faults tests/s3/test_kills.py tests/hdfs/test_kills_truncate.py \
+	  tests/faults tests/pipeline/test_schedules.py tests/s3/test_kills.py tests/hdfs/test_kills_truncate.py \
 	  tests/hdfs/test_kills_rewrite.py tests/hdfs/test_kills_valid_length.py $(ARGS)
 
 .PHONY: mutants
