@@ -83,7 +83,7 @@ class Job:
 
     def __init__(self, base: Path, backend: KeyedStateBackend | None = None) -> None:
         self.base = base
-        self.store = LocalStore(str(base / "checkpoints"))
+        self.store: Any = LocalStore(str(base / "checkpoints"))
         self.storage = self.storage_on(self.store)
         self._change: Callable[[int], None] = lambda _number: None
         if backend is None:
@@ -952,6 +952,49 @@ def test_files_of_another_job_are_not_claimed(tmp_path: Path, job: Job) -> None:
     sixth = job.snapshot(6)
     assert job.shared(sixth) & job.shared(first) == job.shared(first) - {gone}
     job.check(sixth, expected)
+
+
+@pytest.mark.parametrize("store", [LocalStore, MemoryMetadataStore])
+def test_a_file_that_is_cut_in_the_storage_is_not_claimed(tmp_path: Path, store: Any) -> None:
+    """A restore that read a link does not see it. It is written again, and the others are named."""
+    job = LinkedJob(tmp_path)
+    job.change(1)
+    job.store = LocalStore(str(tmp_path / "other")) if store is LocalStore else MemoryMetadataStore()
+    job.storage = job.storage_on(job.store)
+    first, expected = job.snapshot(1), bytes_of(job.backend)
+    cut, *others = sorted(job.shared(first))
+    path = job.storage.path(cut)
+    data = job.store.read_file(path, 1 << 20)
+    job.store.delete_file(path)
+    job.store.create_file(path, data[:-1])
+    with read_keyed_files(job.storage, [first], job.local) as (found,):
+        assert found.source == "local"
+        backend = backend_of(RocksDBBackend, files=[found.file])
+    assert isinstance(backend, RocksDBBackend)
+    job.strategy = IncrementalStrategy(backend, claims=job.storage)
+    second = job.snapshot(2)
+    assert job.shared(second) & job.shared(first) == set(others)
+    assert len(job.shared(second)) == len(job.shared(first))
+    job.check(second, expected)
+    backend.close()
+    job.backend.close()
+
+
+def test_files_are_claimed_where_the_next_checkpoints_are(tmp_path: Path, job: Job) -> None:
+    """Another server may have the address of the one that was read, and none of its files."""
+    first, second = (job.storage_on(MemoryMetadataStore()) for _ in range(2))
+    handle, expected = job.snapshot(1, storage=first), bytes_of(job.backend)
+    for claims, is_claimed in ((second, False), (first, True)):
+        with read_keyed_files(first, [handle]) as (found,):
+            backend: Any = backend_of(RocksDBBackend, files=[found.file])
+        strategy = IncrementalStrategy(backend, claims=claims)
+        other = Job(tmp_path / f"{is_claimed}", backend)
+        other.strategy, other.storage = strategy, claims
+        again = other.snapshot(2)
+        job.storage = first
+        assert bool(other.shared(again) & job.shared(handle)) == is_claimed
+        other.check(again, expected)
+        other.backend.close()
 
 
 @pytest.mark.item("RI-03", "RI-11")

@@ -199,7 +199,7 @@ class OpenedFiles(NamedTuple):
     """The files in ``shared/`` of the checkpoint that a database was opened from."""
 
     storage: CheckpointStorage
-    """Where they are."""
+    """Where they are, as far as the restore was told."""
     handles: dict[str, FileHandle]
     """By the name that the engine has for them."""
 

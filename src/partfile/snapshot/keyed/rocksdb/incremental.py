@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partfile.errors import SnapshotCancelled, StoreError
+from partfile.errors import FileTooLarge, NotFound, SnapshotCancelled, StoreError
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
@@ -34,7 +34,7 @@ from partfile.snapshot.streams import Scope
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.documents import FileHandle, StateHandle
     from partfile.snapshot.keyed.backend import KeyedView
     from partfile.snapshot.keyed.keyed_file import Pairs
     from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
@@ -190,15 +190,16 @@ class IncrementalStrategy:
                 file.undecided.discard(checkpoint_id)
 
     def _claim(self, names: set[str]) -> None:
-        """Take over the files of the restored checkpoint that are in the storage; links may have been read for them."""
+        """Take over the files of the restored checkpoint that are whole in the storage that is claimed.
+
+        The restore may have read links, or another storage whose address is the same.
+        """
         opened, self._claimed = self._claimed, None
         if opened is None:
             return
         storage, handles = opened
         found = {
-            name: _Written(handle)
-            for name, handle in handles.items()
-            if name in names and storage.store.file_exists(storage.path(handle.path))
+            name: _Written(handle) for name, handle in handles.items() if name in names and _is_in(storage, handle)
         }
         for file in found.values():
             # By the restored checkpoint.
@@ -230,7 +231,25 @@ def _claimable(opened: OpenedFiles | None, claims: CheckpointStorage | None) -> 
             *places[1],
         )
         return None
-    return opened
+    return opened._replace(storage=claims)
+
+
+def _is_in(storage: CheckpointStorage, handle: FileHandle) -> bool:
+    """Whether a file is there with all its bytes. None of them is read where it is: a store looks at the length first.
+
+    A file is created whole under a name of its own, so that one of this name and length is this one.
+    """
+    path = storage.path(handle.path)
+    here = storage.store.local_path(path)
+    if here is not None:
+        return Path(here).is_file() and Path(here).stat().st_size == handle.size_bytes
+    try:
+        storage.store.read_file(path, handle.size_bytes - 1)
+    except FileTooLarge:
+        return True
+    except NotFound:
+        pass
+    return False
 
 
 class _Upload:
