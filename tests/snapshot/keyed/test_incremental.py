@@ -341,6 +341,70 @@ def test_after_a_restart_the_registry_knows_what_retained_checkpoints_name(job: 
     assert files == job.shared(handles[1]) | job.shared(under_way)
 
 
+@pytest.mark.item("RI-10", "RI-11", "SP-12")
+@pytest.mark.parametrize("retained", [1, 2])
+def test_a_savepoint_frees_no_file_that_a_later_checkpoint_names(job: Job, rng: random.Random, retained: int) -> None:
+    """It is a checkpoint of the log, and names no file. However many there are between two that do, and whatever fails.
+
+    What is left in the end is what the newest incremental one names.
+    """
+    registry = SharedFiles(job.storage)
+    known: dict[int, tuple[StateHandle, bytes]] = {}
+    newest: set[str] = set()
+    deleted = held = 0
+    for checkpoint_id in range(1, 41):
+        if rng.random() < 0.5:
+            job.change(checkpoint_id + 1)
+        if rng.random() < 0.2:
+            merged(job.backend)
+        kind = "savepoint" if rng.random() < 0.5 else "checkpoint"
+        handle = job.snapshot(checkpoint_id, kind=kind)
+        if rng.random() < 0.2:
+            job.strategy.abort(checkpoint_id)
+            continue
+        job.strategy.confirm(checkpoint_id)
+        known[checkpoint_id] = handle, bytes_of(job.backend)
+        registry.register(checkpoint_id, [handle])
+        newest = job.shared(handle) if kind == "checkpoint" else newest
+        if len(known) > retained:
+            oldest = min(known)
+            del known[oldest]
+            job.storage.delete_checkpoint(oldest)
+            deleted += len(registry.release(min(known)))
+        held += kind == "savepoint" and newest <= job.files()
+        for kept, expected in known.values():
+            with read_keyed_files(job.storage, [kept]) as (found,):
+                assert bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+    assert deleted > 5
+    assert held > 5
+    last = job.snapshot(41)
+    job.strategy.confirm(41)
+    registry.register(41, [last])
+    registry.release(41)
+    assert {path for path in job.files() if path.startswith("shared/")} == job.shared(last)
+    job.check(last, bytes_of(job.backend))
+
+
+@pytest.mark.item("RI-11")
+def test_a_registration_that_fails_frees_no_file(job: Job) -> None:
+    """Of two subtasks, the document of one cannot be read: the registry does not know what the other one names."""
+    first = job.snapshot(1)
+    job.strategy.confirm(1)
+    registry = SharedFiles(job.storage)
+    registry.register(1, [first])
+    second, expected = job.snapshot(2), bytes_of(job.backend)
+    job.change(2)
+    merged(job.backend)
+    damaged = job.snapshot(3)
+    assert isinstance(damaged, FileHandle)
+    job.store.delete_file(job.storage.path(damaged.path))
+    for handles in ([damaged, second], [second, damaged]):
+        with pytest.raises(SnapshotCorrupt):
+            registry.register(2, handles)
+        assert registry.release(2) == []
+    job.check(second, expected)
+
+
 @pytest.mark.item("RI-12")
 def test_a_snapshot_tells_what_it_has_written_and_what_a_restore_reads(job: Job) -> None:
     """The second one has written less, and its whole is what its files have."""
@@ -370,18 +434,23 @@ def test_a_registration_reads_no_large_canonical_file(job: Job, monkeypatch: pyt
         job.backend.set_current_key(f"key {key}")
         registered(job.backend, value_of).update(key)
     savepoint = job.snapshot(2, kind="savepoint")
-    assert savepoint.size_bytes > incremental.size_bytes
-    monkeypatch.setattr(shared_files, "MAX_INCREMENTAL_BYTES", incremental.size_bytes)
+    job.change(2)
+    merged(job.backend)
+    third = job.snapshot(3)
+    most_bytes = max(incremental.size_bytes, third.size_bytes)
+    assert savepoint.size_bytes > most_bytes
+    monkeypatch.setattr(shared_files, "MAX_INCREMENTAL_BYTES", most_bytes)
     recorder = Recorder()
     registry = SharedFiles(Job.storage_on(intercept(job.store, recorder)))
     registry.register(2, [incremental, savepoint])
     assert recorder.names == ["read_file"]
+    registry.register(3, [third])
     assert registry.release(2) == []
     assert set(registry.release(3)) == job.shared(incremental)
     monkeypatch.setattr(shared_files, "MAX_INCREMENTAL_BYTES", 1000)
     before = job.files()
     with pytest.raises(StateTooLarge, match=r"the list of \d+ files of RocksDB has \d+ bytes, more than 1000"):
-        job.snapshot(3)
+        job.snapshot(4)
     assert job.files() == before
 
 

@@ -106,8 +106,12 @@ def decode_incremental(data: bytes, path: str) -> IncrementalDocument:
 class SharedFiles:
     """Which checkpoint named each file in ``shared/`` last.
 
-    A file is deleted when no retained checkpoint names it (R11). A file that no checkpoint was registered with is never
-    deleted here (R6): a snapshot under way may name it. After a restart, register all retained checkpoints first.
+    A file is deleted when no retained checkpoint names it, and a later incremental one does without it (R11). Until
+    such a one is complete, the next may name the file again: savepoints between the two are checkpoints of the log and
+    name no file of the engine. Where a job takes no incremental snapshot any more, the last files stay until it ends.
+
+    A file that no checkpoint was registered with is never deleted here (R6): a snapshot under way may name it. After a
+    restart, register all retained checkpoints first.
 
     Args:
         storage: Of the job.
@@ -116,11 +120,14 @@ class SharedFiles:
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
         self._named_last: dict[str, int] = {}
+        self._newest_incremental = 0
+        """Files that this one does not name are named by none that comes."""
 
     def register(self, checkpoint_id: int, handles: Iterable[StateHandle]) -> None:
         """Take note of the files that a checkpoint names. Idempotent, and in any order of ids.
 
-        What is larger than a document of an incremental snapshot is not read.
+        All subtasks' handles have to be known before the next release. What is larger than a document of an incremental
+        snapshot is not read. Where this raises, nothing of the call is known.
 
         Args:
             checkpoint_id: A checkpoint that is complete.
@@ -131,16 +138,18 @@ class SharedFiles:
             SnapshotVersionError: It was written in another format version.
             StoreError: It cannot be read.
         """
-        for handle in handles:
-            if handle.size_bytes > MAX_INCREMENTAL_BYTES:
-                continue
-            data = self._storage.read_bytes(handle)
-            if is_incremental(data):
-                for file in decode_incremental(data, self._storage.shown(handle)).shared_files():
-                    self._named_last[file.path] = max(checkpoint_id, self._named_last.get(file.path, 0))
+        found = [
+            decode_incremental(data, self._storage.shown(handle))
+            for handle in handles
+            if handle.size_bytes <= MAX_INCREMENTAL_BYTES and is_incremental(data := self._storage.read_bytes(handle))
+        ]
+        for document in found:
+            self._newest_incremental = max(checkpoint_id, self._newest_incremental)
+            for file in document.shared_files():
+                self._named_last[file.path] = max(checkpoint_id, self._named_last.get(file.path, 0))
 
     def release(self, oldest_id: int) -> list[str]:
-        """Delete the files that no retained checkpoint names. Idempotent.
+        """Delete the files that neither a retained checkpoint nor the newest incremental one names. Idempotent.
 
         Args:
             oldest_id: The oldest retained checkpoint; those before it are deleted already.
@@ -152,7 +161,9 @@ class SharedFiles:
             StoreError: One cannot be deleted; the next call deletes it.
         """
         deleted = []
-        for path in [path for path, checkpoint_id in self._named_last.items() if checkpoint_id < oldest_id]:
+        # Without the second number a savepoint would free the files that the next checkpoint names again.
+        first_kept_id = min(oldest_id, self._newest_incremental)
+        for path in [path for path, checkpoint_id in self._named_last.items() if checkpoint_id < first_kept_id]:
             self._storage.store.delete_file(self._storage.path(path))
             del self._named_last[path]
             deleted.append(path)

@@ -5,7 +5,7 @@ writes those that are new to ``shared/``, and the engine's lists of them to ``ch
 and gives none of its files the name of another. So the file of a name is that which an earlier snapshot has written.
 
 A file is written once. From then on each snapshot names the same handle for it, as long as the engine has it. So all
-checkpoints from the first to the last that need a file name it, and none deletes it under another.
+checkpoints from the first to the last that need a file name it, but for savepoints, and none deletes it under another.
 
 The snapshot's handle is that of one document, which names all files and says what is in them.
 
