@@ -42,16 +42,20 @@ KINDS = ("operator", "heap", "rocksdb", "pieces", "incremental")
 
 
 class Releases:
-    """A strategy whose releases are counted, and whose asynchronous part says when it begins.
+    """A strategy whose releases are counted, and whose asynchronous part says when it begins and ends.
 
     Args:
         strategy: The one that is tested.
         before: Called as the asynchronous part begins.
+        after: Called as it has its result.
     """
 
-    def __init__(self, strategy: Any, before: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, strategy: Any, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
+    ) -> None:
         self._strategy = strategy
         self._before = before
+        self._after = after
         self.releases = 0
 
     def sync_prepare_resources(self, options: SnapshotOptions) -> Any:
@@ -72,7 +76,9 @@ class Releases:
 
         def supply(registry: Any) -> Any:
             self._before()
-            return supplier(registry)
+            result = supplier(registry)
+            self._after()
+            return result
 
         return supply
 
@@ -232,6 +238,37 @@ def test_a_snapshot_that_is_cancelled_as_it_is_written(subject: Subject) -> None
         subject.pool.submit(int).result(WAIT_S)
         assert subject.files() == []
     assert counted.releases == 1
+
+
+@pytest.mark.item("SS-06", "SS-07", "LR-16")
+@pytest.mark.parametrize("fails", [False, True], ids=["deleted", "one stays"])
+def test_a_snapshot_that_is_cancelled_as_its_result_is_given_out(
+    subject: Subject, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All is written by then, and deleted, its copies as well. What cannot be deleted is logged, and the rest goes.
+
+    Files that later snapshots of an incremental strategy may name are its own to delete.
+    """
+    if subject.pool is None:
+        pytest.skip("one that runs inline cannot be reached before it ends")
+    written, go_on = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        written.set()
+        assert go_on.wait(WAIT_S)
+
+    counted = Releases(subject.strategy, after=stop)
+    fault = FailAt(1, NotApplied("no route"), only={"delete_file"})
+    running = subject.start(counted, intercept(subject.store, fault) if fails else None)
+    assert written.wait(WAIT_S)
+    assert subject.files()
+    assert running.cancel()
+    go_on.set()
+    with pytest.raises(SnapshotCancelled):
+        running.result(WAIT_S)
+    assert counted.releases == 1
+    assert len([path for path in subject.files() if "/shared/" not in path]) == fails
+    assert ("could not be deleted: no route" in caplog.text) == fails
 
 
 @pytest.mark.item("SS-06", "SS-07")

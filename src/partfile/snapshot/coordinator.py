@@ -12,13 +12,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from partfile.errors import Fenced, NotApplied, PartfileError, SnapshotCorrupt, UnencodableState
+from partfile.errors import Fenced, NotApplied, PartfileError, UnencodableState
 from partfile.snapshot import events
 from partfile.snapshot.checkpoint_log import MAX_START_ATTEMPTS, CheckpointLog, DamagedEnd
-from partfile.snapshot.documents import FileHandle, checkpoint_directory
+from partfile.snapshot.documents import FileHandle, checkpoint_directory, is_state_file
 from partfile.snapshot.events import CoordinatorRules, FailureReason
 from partfile.snapshot.machine import begin, step
-from partfile.snapshot.piece_list import MAX_LIST_BYTES, decode_piece_list, is_piece_list
+from partfile.snapshot.piece_list import named_files
 from partfile.stores.paths import new_token, number_between
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ logger = logging.getLogger("partfile")
 
 
 def discard(storage: CheckpointStorage, checkpoint_id: int, handle: StateHandle | None) -> bool:
-    """Delete a state file, unless it is shared or that checkpoint's ``_metadata`` names it; a list with its pieces.
+    """Delete a state file, unless it is shared or that checkpoint's ``_metadata`` names it.
 
-    Only that ``_metadata`` can name it (R11), and it never changes. A failure is logged: what stays goes with its
-    directory.
+    Only that ``_metadata`` can name it (R11), and it never changes. A list goes with its pieces, and the document of an
+    incremental snapshot with the other files in ``chk-N``. Those in ``shared/`` are its strategy's to delete. A failure
+    is logged: what stays goes with its directory.
 
     Returns:
         Whether anything was deleted.
@@ -54,29 +55,20 @@ def discard(storage: CheckpointStorage, checkpoint_id: int, handle: StateHandle 
     shown = storage.shown(handle)
     try:
         # The list last: what fails on the way can be tried again.
-        files = [file for file in (*_pieces(storage, handle), handle) if isinstance(file, FileHandle)]
+        found = [file for file in (*named_files(storage, handle), handle) if isinstance(file, FileHandle)]
+        of_own = [file for file in found if file.path.startswith(own)]
+        files = [file for file in of_own if file == handle or is_state_file(file.path.removeprefix(own))]
         checkpoint = storage.read_checkpoint(checkpoint_id) if files else None
-        if checkpoint is not None and handle in checkpoint.handles():
+        named = [] if checkpoint is None else checkpoint.handles()
+        if handle in named:
             return False
         for file in files:
-            if file.path.startswith(own):
+            if file not in named:
                 storage.store.delete_file(storage.path(file.path))
     except PartfileError as error:
         logger.warning("%s of checkpoint %d stays for now: %s", shown, checkpoint_id, error)
         return False
     return bool(files)
-
-
-def _pieces(storage: CheckpointStorage, handle: StateHandle) -> tuple[FileHandle, ...]:
-    """The files that a list names which a handle stands for; none if it stands for something else."""
-    if handle.size_bytes > MAX_LIST_BYTES:
-        return ()
-    try:
-        data, shown = storage.read_shown(handle)
-        return tuple(decode_piece_list(data, shown).files()) if is_piece_list(data) else ()
-    except SnapshotCorrupt:
-        # It is deleted by its name all the same.
-        return ()
 
 
 class Execution:

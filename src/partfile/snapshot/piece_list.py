@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from partfile.errors import SnapshotCorrupt
 from partfile.snapshot.documents import FileHandle, StateHandle, decode_document, encode_document
 from partfile.snapshot.state_file import MAX_STATES, StateMetaInfo
 from partfile.stores.base import Persisted
@@ -18,11 +19,15 @@ from partfile.stores.base import Persisted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from partfile.snapshot.storage import CheckpointStorage
+
 
 _SCHEMA = "state-pieces"
 _HEAD = f"partfile {_SCHEMA} ".encode()
 MAX_LIST_BYTES = 16 << 20
 """Of the list: some 80 000 pieces."""
+INCREMENTAL = "incremental-keyed-state"
+"""The kind of the documents of incremental snapshots, of which ``keyed/shared_files.py`` has the rest."""
 Group = Annotated[int, Field(ge=0)]
 
 
@@ -94,3 +99,41 @@ def decode_piece_list(data: bytes, path: str) -> PieceList:
         SnapshotVersionError: It was written in another format version.
     """
     return decode_document(_SCHEMA, PieceList, data, path)
+
+
+class _OfEngine(Persisted):
+    model_config = ConfigDict(extra="ignore")
+    handle: StateHandle
+
+
+class _Incremental(Persisted):
+    """What the document of an incremental snapshot names, read without the packages of keyed state."""
+
+    model_config = ConfigDict(extra="ignore")
+    files: tuple[_OfEngine, ...]
+    carried: StateHandle | None
+
+
+def named_files(storage: CheckpointStorage, handle: StateHandle) -> tuple[FileHandle, ...]:
+    """The files that a list of pieces or the document of an incremental snapshot names, each after what it names.
+
+    Args:
+        storage: Of the checkpoint.
+        handle: What may stand for either; of anything else, also of what is damaged or gone, there are none.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    if handle.size_bytes > MAX_LIST_BYTES:
+        return ()
+    try:
+        data, shown = storage.read_shown(handle)
+        if is_piece_list(data):
+            return tuple(decode_piece_list(data, shown).files())
+        if not data.startswith(f"partfile {INCREMENTAL} ".encode()):
+            return ()
+        found = decode_document(INCREMENTAL, _Incremental, data, shown)
+    except SnapshotCorrupt:
+        return ()
+    carried = () if found.carried is None else (*named_files(storage, found.carried), found.carried)
+    return tuple(one for one in (*carried, *(file.handle for file in found.files)) if isinstance(one, FileHandle))

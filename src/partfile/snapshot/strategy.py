@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
@@ -223,9 +224,9 @@ class RunningSnapshot:
             self._is_done = not self._registry.closed
         if not self._is_done:
             for handle in result.pieces:
-                self._streams.discard(handle)
+                discard_logged(self._streams, handle)
             if result.primary is not None:
-                self._streams.discard(result.primary)
+                discard_logged(self._streams, result.primary)
             raise SnapshotCancelled("the snapshot was cancelled while it was written")
         return result
 
@@ -257,7 +258,9 @@ class RunningSnapshot:
             raise SnapshotCancelled("the snapshot was cancelled before it was written") from error
 
     def cancel(self) -> bool:
-        """Give the snapshot up: close its streams, leave no file, release the resources.
+        """Give the snapshot up: close its streams, leave no file of its own or copy of one, release the resources.
+
+        What was written for later snapshots too is its strategy's to delete. A file that cannot be deleted is logged.
 
         Returns:
             Whether that was in time; if not, the result stands and is the caller's.
@@ -428,6 +431,42 @@ class DuplicatingStream:
     def _give_up(self, error: Exception) -> None:
         self._secondary_error = error
         self._secondary.close()
+
+
+class _Copies:
+    """The local copies of one snapshot, which go when it is cancelled."""
+
+    def __init__(self, local: LocalStateStore, checkpoint_id: int) -> None:
+        self._local = local
+        self._checkpoint_id = checkpoint_id
+
+    def close(self) -> None:
+        """Delete them."""
+        self._local.abort(self._checkpoint_id)
+
+
+def abort_copies_with(registry: CloseableRegistry, local: LocalStateStore | None, checkpoint_id: int) -> None:
+    """Have the local copies of a snapshot deleted if it is cancelled from here on, or has been before.
+
+    A strategy calls it when all of them are made. A snapshot can still be cancelled until its result is given out.
+
+    Args:
+        registry: Of the snapshot.
+        local: Where the copies are; None has none.
+        checkpoint_id: The checkpoint.
+    """
+    if local is not None:
+        # Of one that was cancelled before, they are gone now, and who runs the snapshot deletes the rest.
+        with suppress(SnapshotCancelled):
+            registry.register(_Copies(local, checkpoint_id))
+
+
+def discard_logged(streams: CheckpointStreamFactory, handle: StateHandle) -> None:
+    """Delete a state file that no checkpoint names; a failure is logged."""
+    try:
+        streams.discard(handle)
+    except PartfileError as error:
+        logger.warning("a state file that no checkpoint names could not be deleted: %s", error)
 
 
 def open_result_stream(

@@ -20,7 +20,15 @@ from partfile.errors import (
     StateTooLarge,
     StoreError,
 )
-from partfile.snapshot.documents import FileHandle, encode_document
+from partfile.snapshot.coordinator import discard
+from partfile.snapshot.documents import (
+    CheckpointMetadata,
+    FileHandle,
+    InlineHandle,
+    OperatorState,
+    SubtaskState,
+    encode_document,
+)
 from partfile.snapshot.keyed import shared_files
 from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, PairCodec, TextCodec
 from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -31,7 +39,13 @@ from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import Column, RocksDBOptions
 from partfile.snapshot.keyed.rocksdb.files import NativeRows
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
-from partfile.snapshot.keyed.shared_files import SharedFiles, decode_incremental, is_incremental
+from partfile.snapshot.keyed.shared_files import (
+    NativeFile,
+    SharedFiles,
+    decode_incremental,
+    encode_incremental,
+    is_incremental,
+)
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.local_state import LocalStateStore
@@ -43,6 +57,7 @@ from partfile.snapshot.strategy import (
     SnapshotResult,
     StrategyRunner,
 )
+from partfile.snapshot.streams import Scope
 from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from partfile.testing.faults import CrashAt, FailAt, Recorder, SimulatedCrash, intercept
@@ -71,7 +86,7 @@ if TYPE_CHECKING:
 
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.backend import KeyedStateBackend
-    from partfile.snapshot.streams import CheckpointStreamFactory, Scope
+    from partfile.snapshot.streams import CheckpointStreamFactory
     from partfile.testing.faults import When
 
 SIDES: tuple[When, When] = ("before", "after")
@@ -740,6 +755,67 @@ def test_a_snapshot_that_is_cancelled_leaves_nothing(job: Job) -> None:
     assert at - 1 == len(decode_incremental(job.storage.read_bytes(handle), "a document").files) + 1
 
 
+@pytest.mark.item("SS-07", "CC-13")
+@pytest.mark.parametrize("is_inline", [False, True])
+def test_what_comes_too_late_is_deleted_but_for_shared_files(job: Job, is_inline: bool) -> None:
+    """By the coordinator: the document, all that it names in ``chk-N``, and pieces of states that are carried on."""
+    first = job.snapshot(2)
+    before = job.files()
+    carried = StrategyRunner(KeyedStateStrategy(job.backend, piece_bytes=400))
+    streams = job.storage.stream_factory(3)
+    pieces = carried.snapshot(3, 0, streams, SnapshotOptions()).result().primary
+    made = job.snapshot(3)
+    document = decode_incremental(job.storage.read_bytes(made), "a document").model_copy(update={"carried": pieces})
+    data = encode_incremental(document)
+    late = InlineHandle(data=data) if is_inline else streams.keep(data, Scope.EXCLUSIVE)
+    assert len(job.files() - before) > 12
+    # Nothing is known of what cannot be read, and what another checkpoint has is left alone.
+    with_all = job.files()
+    assert not discard(job.storage, 4, late)
+    assert not discard(job.storage, 3, first)
+    assert job.files() == with_all
+    assert discard(job.storage, 3, late)
+    assert isinstance(made, FileHandle)
+    assert job.files() == before | job.shared(made) | {made.path}
+    assert discard(job.storage, 3, late)
+    job.check(first, bytes_of(job.backend))
+
+
+def test_of_what_comes_too_late_nothing_goes_that_the_checkpoint_names(job: Job) -> None:
+    """Neither its files, nor itself; nor a file of another checkpoint, whatever a document says."""
+    first = job.snapshot(2)
+    handle = job.snapshot(3)
+    document = decode_incremental(job.storage.read_bytes(handle), "a document")
+    lists = [file.handle for file in document.files if not file.name.endswith(".sst")]
+    assert len(lists) > 1
+    operators = {"o": OperatorState(parallelism=1, subtasks=(SubtaskState(subtask=0, handle=lists[0]),))}
+    checkpoint = CheckpointMetadata(
+        checkpoint_id=3,
+        kind="checkpoint",
+        job="job",
+        epoch=1,
+        nonce="n" * 32,
+        log_id="c" * 32,
+        predecessor=None,
+        ids_ahead=1,
+        time_ms=1,
+        writer="0",
+        operators=operators,
+    )
+    job.storage.create_checkpoint(checkpoint)
+    named = NativeFile(name="CURRENT", handle=FileHandle(path="chk-3/_metadata", size_bytes=1, crc32=1))
+    other = NativeFile(name="MANIFEST", handle=first)
+    above = FileHandle(path=f"{'a' * 32}.state", size_bytes=1, crc32=1)
+    job.store.create_file(f"job/{above.path}", b"x")
+    made_up = document.model_copy(update={"files": (*document.files, named, other), "carried": above})
+    late = job.storage.stream_factory(3).keep(encode_incremental(made_up), Scope.EXCLUSIVE)
+    before = job.files()
+    assert discard(job.storage, 3, late)
+    assert isinstance(late, FileHandle)
+    assert before - job.files() == {late.path} | {one.path for one in lists[1:] if isinstance(one, FileHandle)}
+    job.check(first, bytes_of(job.backend))
+
+
 @pytest.mark.item("RI-13")
 def test_a_file_that_is_damaged_or_gone_refuses_the_restore(job: Job, tmp_path: Path) -> None:
     """Each file in turn; nothing of the restore is left on this machine."""
@@ -1186,6 +1262,51 @@ def test_each_checkpoint_has_links_to_all_its_files(linked: LinkedJob) -> None:
     assert linked.links(2) == []
     assert linked.snapshot(3, kind="savepoint") is not None
     assert linked.links(3) == []
+
+
+@pytest.mark.item("SS-07", "LR-16")
+@pytest.mark.parametrize("when", ["before the links", "after the links", "at the end"])
+def test_a_snapshot_that_is_cancelled_as_it_ends_leaves_no_links(
+    linked: LinkedJob, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor anything of its own in the storage. Files of rows are there for the next snapshot, or are deleted by one."""
+    running: list[RunningSnapshot] = []
+    link = linked.local.link
+
+    def cancelled(checkpoint_id: int, files: Any) -> bool:
+        if when == "before the links":
+            running[0].cancel()
+        is_kept = link(checkpoint_id, files)
+        assert linked.links(1)
+        if when == "after the links":
+            running[0].cancel()
+        return is_kept
+
+    monkeypatch.setattr(linked.local, "link", cancelled)
+    streams = linked.storage.stream_factory(1)
+    view: Any = linked.strategy.sync_prepare_resources(SnapshotOptions())
+    supplier = linked.strategy.async_snapshot(view, 1, 0, streams, SnapshotOptions())
+
+    def supply(registry: CloseableRegistry) -> SnapshotResult:
+        result = supplier(registry)
+        assert len(linked.files()) > 5
+        running[0].cancel()
+        return result
+
+    running.append(RunningSnapshot(supply, view, streams))
+    with pytest.raises(SnapshotCancelled):
+        running[0].run()
+    monkeypatch.undo()
+    assert linked.links(1) == []
+    left = linked.files()
+    assert left
+    assert all(path.startswith("shared/") for path in left)
+    linked.strategy.abort(1)
+    linked.change(2)
+    merged(linked.backend)
+    handle = linked.snapshot(2)
+    assert not linked.files() & left
+    linked.check(handle, bytes_of(linked.backend))
 
 
 @pytest.mark.item("LR-06", "LR-07", "LR-13")

@@ -13,6 +13,7 @@ from partfile.errors import StateTooLarge
 from partfile.snapshot.documents import FileHandle, StateHandle, decode_document, encode_document
 from partfile.snapshot.keyed.descriptors import is_keyed_state
 from partfile.snapshot.keyed.keys import MAX_PARALLELISM
+from partfile.snapshot.piece_list import INCREMENTAL
 from partfile.snapshot.state_file import MAX_STATES, StateMetaInfo
 from partfile.stores.base import Persisted
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.storage import CheckpointStorage
 
 
-SCHEMA = "incremental-keyed-state"
-_HEAD = f"partfile {SCHEMA} ".encode()
+_HEAD = f"partfile {INCREMENTAL} ".encode()
 MAX_INCREMENTAL_BYTES = 16 << 20
 """Of a document: some 60 000 files."""
 SORTED_FILES = ".sst"
@@ -83,7 +83,7 @@ def encode_incremental(document: IncrementalDocument) -> bytes:
     Raises:
         StateTooLarge: The database has so many files that the document is larger than any reader takes for one.
     """
-    data = encode_document(SCHEMA, document)
+    data = encode_document(INCREMENTAL, document)
     if len(data) > MAX_INCREMENTAL_BYTES:
         raise StateTooLarge(
             f"the list of {len(document.files)} files of RocksDB has {len(data)} bytes, more than "
@@ -100,7 +100,7 @@ def decode_incremental(data: bytes, path: str) -> IncrementalDocument:
         SnapshotCorrupt: It is damaged.
         SnapshotVersionError: It was written in another format version.
     """
-    return decode_document(SCHEMA, IncrementalDocument, data, path)
+    return decode_document(INCREMENTAL, IncrementalDocument, data, path)
 
 
 class SharedFiles:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, cast
 
-from partfile.errors import PartfileError
 from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
-from partfile.snapshot.strategy import EMPTY, SnapshotResult, open_result_stream, writing
+from partfile.snapshot.strategy import (
+    EMPTY,
+    SnapshotResult,
+    abort_copies_with,
+    discard_logged,
+    open_result_stream,
+    writing,
+)
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
@@ -17,9 +22,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
-
-
-logger = logging.getLogger("partfile")
 
 
 class KeyedStateStrategy:
@@ -105,6 +107,7 @@ class KeyedStateWriter:
         except BaseException:
             self._discard()
             raise
+        abort_copies_with(registry, self._local, self._checkpoint_id)
         *pieces, last = self._written
         return SnapshotResult(last.primary, last.local, tuple(one.primary for one in pieces if one.primary is not None))
 
@@ -123,11 +126,3 @@ class KeyedStateWriter:
                 discard_logged(self._streams, one.primary)
         if self._local is not None and self._written:
             self._local.abort(self._checkpoint_id)
-
-
-def discard_logged(streams: CheckpointStreamFactory, handle: StateHandle) -> None:
-    """Delete a state file that no checkpoint names; a failure is logged."""
-    try:
-        streams.discard(handle)
-    except PartfileError as error:
-        logger.warning("a state file that no checkpoint names could not be deleted: %s", error)

@@ -27,8 +27,8 @@ from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_byte
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
 from partfile.snapshot.keyed.rocksdb.files import TRANSFER_THREADS
 from partfile.snapshot.keyed.shared_files import SORTED_FILES, IncrementalDocument, NativeFile, encode_incremental
-from partfile.snapshot.keyed.strategy import KeyedStateWriter, discard_logged, writing_keyed_state
-from partfile.snapshot.strategy import EMPTY, SnapshotResult
+from partfile.snapshot.keyed.strategy import KeyedStateWriter, writing_keyed_state
+from partfile.snapshot.strategy import EMPTY, SnapshotResult, abort_copies_with, discard_logged
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class IncrementalStrategy:
                 if self._local is not None:
                     linked = Path(resources.directory)
                     self._local.link(checkpoint_id, [(handle, str(linked / name)) for name, handle in files.items()])
+                    abort_copies_with(registry, self._local, checkpoint_id)
             logger.info(
                 "checkpoint %d: of %d bytes of keyed state %d were written",
                 checkpoint_id,
@@ -266,6 +267,8 @@ class _Upload:
         self._registry = registry
         self._piece_bytes = piece_bytes
         self._written: list[StateHandle] = []
+        self._own: list[StateHandle] = []
+        """Of these, what no other snapshot names."""
 
     def incremental(
         self, resources: LinkedView, known: dict[str, StateHandle]
@@ -300,10 +303,12 @@ class _Upload:
             files=tuple(NativeFile(name=name, handle=files[name]) for name in names),
             carried=keep_in_pieces(carried, self._piece_bytes, self._keep_own) if carried.infos else None,
         )
-        beside_bytes = sum(handle.size_bytes for handle in self._written)
+        # What is in ``shared/`` stays for later snapshots, also where this one is given up from here on.
+        pieces = tuple(self._own)
+        beside_bytes = sum(handle.size_bytes for handle in self._written) - sum(one.size_bytes for one in pieces)
         known_bytes = sum(files[name].size_bytes for name in names if name in known)
         primary = self._keep_own(encode_incremental(document))
-        result = SnapshotResult(primary, beside_bytes=beside_bytes, known_bytes=known_bytes)
+        result = SnapshotResult(primary, pieces=pieces, beside_bytes=beside_bytes, known_bytes=known_bytes)
         return result, {name: files[name] for name in names}
 
     def _keep_file(self, path: Path) -> StateHandle:
@@ -320,6 +325,8 @@ class _Upload:
         self._check()
         handle = self._streams.keep(data, scope)
         self._written.append(handle)
+        if scope is Scope.EXCLUSIVE:
+            self._own.append(handle)
         # Once more, for the last one: what is cancelled from here on is aborted by its coordinator.
         self._check()
         return handle
