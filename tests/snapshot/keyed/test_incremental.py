@@ -637,6 +637,23 @@ def test_a_document_that_contradicts_itself_is_damage(job: Job, change: dict[str
         decode_incremental(data, "a document")
 
 
+@pytest.mark.item("RI-11", "RI-13")
+@pytest.mark.parametrize("path", ["chk-9/_metadata", f"taskowned/{'a' * 32}.state", f"{'a' * 32}.state", "shared"])
+def test_a_document_that_shares_files_elsewhere_is_damage(job: Job, path: str) -> None:
+    """The registry would delete what another owner has."""
+    handle = job.snapshot(1)
+    document = decode_incremental(job.storage.read_bytes(handle), "a document")
+    made_up = NativeFile(name="999999.sst", handle=FileHandle(path=path, size_bytes=1, crc32=1))
+    data = encode_incremental(document.model_copy(update={"files": (*document.files, made_up)}))
+    registry = SharedFiles(job.storage)
+    with pytest.raises(SnapshotCorrupt, match=f"it names {path} as a file of several checkpoints"):
+        registry.register(1, [InlineHandle(data=data)])
+    registry.register(1, [handle])
+    job.change(2)
+    registry.register(2, [job.snapshot(2)])
+    assert path not in registry.release(2)
+
+
 def test_files_of_other_options_of_the_engine_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """More levels than by default, with which RocksDB opens none of them, and values in files of their own."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, model_validator
 
 from partfile.errors import StateTooLarge
-from partfile.snapshot.documents import FileHandle, StateHandle, decode_document, encode_document
+from partfile.snapshot.documents import SHARED, FileHandle, StateHandle, decode_document, encode_document
 from partfile.snapshot.keyed.descriptors import is_keyed_state
 from partfile.snapshot.keyed.keys import MAX_PARALLELISM
 from partfile.snapshot.piece_list import INCREMENTAL
@@ -64,6 +64,8 @@ class IncrementalDocument(Persisted):
             raise ValueError("it does not say of which states values expire")
         if len({file.name for file in self.files}) < len(self.files):
             raise ValueError("it names a file twice")
+        if elsewhere := [file.path for file in self.shared_files() if not file.path.startswith(f"{SHARED}/")]:
+            raise ValueError(f"it names {elsewhere[0]} as a file of several checkpoints (R11)")
         return self
 
     def shared_files(self) -> tuple[FileHandle, ...]:
