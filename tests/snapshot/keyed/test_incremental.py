@@ -1345,6 +1345,43 @@ def test_a_file_whose_link_is_damaged_is_read_from_the_storage(linked: LinkedJob
     linked.check_read(handle, expected, "local")
 
 
+@pytest.mark.item("LR-06")
+def test_what_travels_inline_is_from_nowhere_on_this_machine(
+    linked: LinkedJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where files have links beside it, these count; where there is nothing else, the checkpoint does."""
+    caplog.set_level("INFO", "partfile")
+    inline_all = CheckpointStorage(linked.store, "all", FileStreamSettings())
+    inline_some = CheckpointStorage(linked.store, "some", FileStreamSettings(inline_threshold_bytes=100))
+    for number, storage, source in ((1, inline_all, "primary"), (2, inline_some, "local")):
+        linked.strategy = IncrementalStrategy(linked.backend, linked.local)
+        handle = linked.snapshot(number, storage=storage)
+        document = decode_incremental(storage.read_bytes(handle), "a document")
+        files = [file for file in document.files if isinstance(file.handle, FileHandle)]
+        assert bool(files) == (source == "local")
+        assert len(files) < len(document.files)
+        caplog.clear()
+        with read_keyed_files(storage, [handle], linked.local) as (found,):
+            assert found.source == source
+        assert f"of the {len(document.files)} files of" in caplog.text
+        assert f", {len(files)} are from this machine" in caplog.text
+
+
+@pytest.mark.item("LR-06")
+@pytest.mark.parametrize("piece_bytes", [400, 64 << 20])
+def test_states_that_are_carried_on_are_read_from_the_storage(linked: LinkedJob, piece_bytes: int) -> None:
+    """This machine has no copy of them, though it has links to all files of the engine."""
+    handle = linked.snapshot(3)
+    streams = linked.storage.stream_factory(3)
+    canonical = StrategyRunner(KeyedStateStrategy(linked.backend, piece_bytes=piece_bytes))
+    carried = canonical.snapshot(3, 0, streams, SnapshotOptions()).result().primary
+    document = decode_incremental(linked.storage.read_bytes(handle), "a document")
+    with_carried = streams.keep(encode_incremental(document.model_copy(update={"carried": carried})), Scope.EXCLUSIVE)
+    for one, source in ((handle, "local"), (with_carried, "primary")):
+        with read_keyed_files(linked.storage, [one], linked.local) as (found,):
+            assert found.source == source
+
+
 @pytest.mark.item("LR-02", "LR-14")
 def test_links_that_cannot_be_made_fail_no_checkpoint(
     linked: LinkedJob, tmp_path: Path, caplog: pytest.LogCaptureFixture

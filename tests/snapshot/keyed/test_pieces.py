@@ -169,6 +169,7 @@ def test_any_backend_restores_pieces_with_any_parallelism(tmp_path: Path, make: 
     for other in BACKENDS:
         for parallelism in (1, 2, 3, 8):
             with read_keyed_files(job.storage, [handle]) as (found,):
+                assert found.source == "primary"
                 parts = [backend_of(other, at, parallelism, [found.file]) for at in range(parallelism)]
                 assert found.source == "primary"
             whole = [KeyedFile(bytes_of(registered(part)), "a part") for part in parts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from partfile.errors import SnapshotError
 from partfile.snapshot.keyed.keyed_file import KeyedFile
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("partfile")
 
 
+class Reads(Protocol):
+    """Counts from where files are read."""
+
+    from_storage: int
+    """So many were read from the checkpoint's storage."""
+    from_here: int
+    """So many were read from copies or links on this machine."""
+
+
 class RestoredFile:
     """The keyed state of one old subtask, and from where it was read.
 
@@ -32,17 +41,18 @@ class RestoredFile:
         reads: Counts what is read.
     """
 
-    def __init__(self, file: RestoredRows, reads: _Reads) -> None:
+    def __init__(self, file: RestoredRows, reads: Reads) -> None:
         self.file = file
         self._reads = reads
 
     @property
     def source(self) -> Literal["local", "primary"]:
-        """local: copies on this machine, or links to all files of RocksDB. primary: the checkpoint's storage.
+        """local: copies on this machine, or links to all files of RocksDB. primary: the checkpoint or its storage.
 
-        State in several files is read piece by piece, when a backend is made: it is primary once any of them was.
+        State in several files is read piece by piece, when a backend is made: it is primary once any of them was. Of an
+        incremental snapshot neither its document counts nor what travels inline in it, unless there is nothing else.
         """
-        return "primary" if self._reads.from_storage else "local"
+        return "local" if self._reads.from_here and not self._reads.from_storage else "primary"
 
 
 class _Reads:
@@ -58,6 +68,8 @@ class _Reads:
         self._local = local
         self.from_storage = 0
         """So many were read from the storage, or from the metadata."""
+        self.from_here = 0
+        """So many copies were read."""
 
     def copy(self, handle: StateHandle) -> tuple[bytes, str] | None:
         """The copy of a file and what it is called; None if there is none that is whole."""
@@ -77,6 +89,7 @@ class _Reads:
             except SnapshotError as error:
                 self.warn(handle, error)
             else:
+                self.from_here += 1
                 logger.info("keyed state is restored from %s", found.path)
                 return found
         found = KeyedFile(*self.primary(handle))
@@ -130,6 +143,7 @@ def _read_keyed_file(
         except SnapshotError as error:
             reads.warn(handle, error)
         else:
+            reads.from_here += 1
             logger.info("keyed state is restored from %s", copy[1])
             return restored
     data, shown = reads.primary(handle)
@@ -145,11 +159,10 @@ def _read_keyed_file(
     document = decode_incremental(data, shown)
     files = IncrementalFiles(document, storage, shown, directory, local)
     opened.callback(files.close)
-    reads.from_storage = files.read_from_storage
     logger.info(
         "of the %d files of %s, %d are from this machine",
         len(document.files),
         shown,
-        len(document.files) - reads.from_storage,
+        files.from_here,
     )
-    return RestoredFile(files, reads)
+    return RestoredFile(files, files)

@@ -29,6 +29,7 @@ from partfile.snapshot.keyed.shared_files import SORTED_FILES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.shared_files import IncrementalDocument, NativeFile
     from partfile.snapshot.local_state import LocalStateStore
@@ -236,10 +237,12 @@ class IncrementalFiles:
         self.groups = KeyGroupRange(document.first_group, document.last_group)
         self.carried: RestoredRows | None = None
         """The states that the engine's files do not have."""
+        self.from_storage = 0
+        """So many files were read from the checkpoint's storage so far; what travels inline is none."""
+        self.from_here = 0
+        """So many were linked or read on this machine."""
         if document.carried is not None:
-            self.carried = read_canonical(
-                *storage.read_shown(document.carried), lambda handle: KeyedFile(*storage.read_shown(handle))
-            )
+            self.carried = read_canonical(*self._read(document.carried), lambda handle: KeyedFile(*self._read(handle)))
         self.infos = document.states + (() if self.carried is None else self.carried.infos)
         """Name, kind and codecs of each state."""
         shared = {file.name: file.handle for file in document.files if file.name.endswith(SORTED_FILES)}
@@ -250,9 +253,9 @@ class IncrementalFiles:
         read_to = new_directory(directory)
         try:
             with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-                is_local = pool.map(lambda file: self._fetch(file, read_to), document.files)
-                self.read_from_storage = sum(not is_here for is_here in is_local)
-                """So many files were read from the checkpoint's storage, and not from this machine."""
+                is_local = list(pool.map(lambda file: self._fetch(file, read_to), document.files))
+            self.from_storage += is_local.count(False)
+            self.from_here += is_local.count(True)
             self._files = LinkedFiles(read_to, path)
             self.native = tuple(
                 NativeRows(
@@ -283,8 +286,13 @@ class IncrementalFiles:
         """Close the files and remove them; may be called twice."""
         self._files.close()
 
-    def _fetch(self, file: NativeFile, directory: str) -> bool:
-        """Bring a file into a directory; returns whether this machine had it."""
+    def _read(self, handle: StateHandle) -> tuple[bytes, str]:
+        """State that is carried on, of which this machine has no copies."""
+        self.from_storage += isinstance(handle, FileHandle)
+        return self._storage.read_shown(handle)
+
+    def _fetch(self, file: NativeFile, directory: str) -> bool | None:
+        """Bring a file into a directory; returns whether this machine had it, None if it travels inline."""
         link = None if self._local is None else self._local.linked(file.handle)
         data = b"" if link is not None else self._storage.read_bytes(file.handle)
         made = Path(directory, file.name)
@@ -300,4 +308,4 @@ class IncrementalFiles:
                 f"state file {self._storage.shown(file.handle)} cannot be written to {directory}: {error}",
                 hint="Name a directory on a disk that has room: read_keyed_files(..., directory='/var/tmp')",
             ) from error
-        return link is not None or not isinstance(file.handle, FileHandle)
+        return link is not None if isinstance(file.handle, FileHandle) else None
