@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import re
@@ -267,6 +268,34 @@ print(state.value(), len(os.listdir({str(tmp_path)!r})))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "2 1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "on_exit"), reason="libc has no on_exit")
+def test_a_child_whose_parent_has_another_thread_ends_with_its_code(tmp_path: Path) -> None:
+    """The engine would join its threads, which the child lacks; what the child wrote to its files is not lost."""
+    program = f"""
+import ctypes, os, sys
+from concurrent.futures import ThreadPoolExecutor
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
+options = RocksDBOptions(directory={str(tmp_path)!r})
+backend = RocksDBBackend(KeyCodec("string"), KeyGroupRange(0, 1), 2, options=options)
+pool = ThreadPoolExecutor(1)
+pool.submit(int).result()
+libc = ctypes.CDLL(None)
+child = os.fork()
+if child == 0:
+    print("of Python")
+    libc.puts(b"of C")
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+backend.close()
+pool.shutdown()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert sorted(done.stdout.splitlines()) == ["7", "of C", "of Python"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -773,10 +773,32 @@ def refuse_forked(*_arguments: object, **_options: object) -> NoReturn:
     )
 
 
+_libc = ctypes.CDLL(None)
+# Found here, since another thread may hold the lock of the search at a fork.
+_exit_calls = [_libc["_exit"], _libc["fcloseall"]] if hasattr(_libc, "on_exit") and hasattr(_libc, "fcloseall") else []
+_on_exit = _libc["on_exit"] if _exit_calls else None
+
+
 def _enter_child() -> None:
     _forks.is_child = _forks.is_opened or _forks.is_child
     for database in list(_databases):
         database.abandon()
+    if _forks.is_child:
+        _end_without_engine()
+
+
+def _end_without_engine() -> None:
+    """Have this process end with its code before the engine waits for threads that it lacks, which ends by a signal.
+
+    What C libraries registered in the parent to be called at the exit is left out with it, except that the buffers of
+    their files are written. Python has ended by then, and written its own. Where libc has no ``on_exit``, as on macOS
+    and with musl, the engine waits.
+    """
+    if _on_exit is None:
+        return
+    for call in _exit_calls:
+        # The last one is called first.
+        _on_exit(ctypes.cast(call, ctypes.c_void_p), None)
 
 
 os.register_at_fork(after_in_child=_enter_child)
