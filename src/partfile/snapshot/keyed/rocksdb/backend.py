@@ -35,6 +35,7 @@ from partfile.snapshot.keyed.backend import (
 from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.descriptors import info_of
 from partfile.snapshot.keyed.rocksdb.database import (
+    Cursor,
     Database,
     RocksDBMemory,
     RocksDBOptions,
@@ -55,8 +56,6 @@ from partfile.snapshot.keyed.rocksdb.files import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    import rocksdict
 
     from partfile.snapshot.keyed.descriptors import Descriptor
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
@@ -167,11 +166,11 @@ class _RocksTable(Table):
             if time_of(data) <= last_ms:
                 self._column.delete(key)
 
-    def frozen(self) -> rocksdict.RdictIter:
+    def frozen(self) -> Cursor:
         """A cursor, which shows the rows of this instant."""
         return self._column.cursor()
 
-    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[Pairs]:
+    def pairs(self, frozen: Cursor, slot: int, now_ms: int) -> Iterator[Pairs]:
         """The rows and their values as they lie there."""
         return some_at_a_time((key[GROUP_BYTES:], data) for key, data in self._live(frozen, slot, now_ms))
 
@@ -190,7 +189,7 @@ class _RocksTable(Table):
             raise UnencodableState(f"a value has {len(data)} bytes, and RocksDB takes {_MAX_VALUE_BYTES} at most")
         return data
 
-    def _live(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    def _live(self, frozen: Cursor, slot: int, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
         head, last_ms = self._heads[slot], self.live_after(now_ms)
         found = rows_between(frozen, head, after(head))
         if last_ms is None:
@@ -275,7 +274,7 @@ class _ListTable(_RocksTable):
         if self._column.get(key) is not None:
             self._column.change((), [row for row, _ in self._all_of(key)])
 
-    def pairs(self, frozen: rocksdict.RdictIter, slot: int, now_ms: int) -> Iterator[Pairs]:
+    def pairs(self, frozen: Cursor, slot: int, now_ms: int) -> Iterator[Pairs]:
         """A row for each element, numbered from 0, and the elements."""
         return some_at_a_time(self._numbered(self._live(frozen, slot, now_ms)))
 

@@ -254,6 +254,16 @@ def _arena_bytes(chosen: RocksDBOptions, memory: RocksDBMemory) -> int:
     )
 
 
+class _Forks:
+    """Whether this process has opened a database, and whether it is a child of one that had."""
+
+    is_opened = False
+    is_child = False
+
+
+_forks = _Forks()
+
+
 class Column:
     """The rows of one state in a database. Each call raises StoreError for what the engine cannot do.
 
@@ -359,10 +369,10 @@ class Column:
         while some := tuple(islice(left, _WRITES_AT_ONCE)):
             self.change(some)
 
-    def cursor(self, options: rocksdict.ReadOptions | None = None) -> rocksdict.RdictIter:
+    def cursor(self, options: rocksdict.ReadOptions | None = None) -> Cursor:
         """What goes through the rows of this instant, whatever changes afterwards; ``rows_between`` drives it."""
         try:
-            return self._iter(options)
+            return Cursor(self._iter(options))
         except Exception as error:
             raise _failed(error) from error
 
@@ -401,7 +411,33 @@ class Column:
         return held
 
 
-def rows_between(cursor: rocksdict.RdictIter, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+class Cursor:
+    """The engine's cursor. A child of a fork never gives it up: its destructor asks for locks of the engine.
+
+    Another thread of the parent may have held one at the fork, which nobody gives back in the child.
+
+    Args:
+        rows: The engine's.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: rocksdict.RdictIter) -> None:
+        self.rows = rows
+
+    # By then the interpreter may have taken the module's names away, so that they are held here.
+    def __del__(
+        self,
+        forks: _Forks = _forks,
+        keep: Callable[..., Any] = ctypes.pythonapi.Py_IncRef,
+        pointer: type[ctypes.py_object[Any]] = ctypes.py_object,
+    ) -> None:
+        """In a child, hold it for ever."""
+        if forks.is_child:
+            keep(pointer(self.rows))
+
+
+def rows_between(cursor: Cursor, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Go through rows from a key to another, which is left out.
 
     Args:
@@ -414,16 +450,17 @@ def rows_between(cursor: rocksdict.RdictIter, begin: bytes, end: bytes) -> Itera
     """
     if _forks.is_child:
         refuse_forked()
+    rows = cursor.rows
     try:
-        cursor.seek(begin)
-        while cursor.valid():
-            key = cursor.key()
+        rows.seek(begin)
+        while rows.valid():
+            key = rows.key()
             if key >= end:
                 return
-            yield key, cursor.value()
-            cursor.next()
+            yield key, rows.value()
+            rows.next()
         # A cursor that cannot read on looks like one at its end.
-        cursor.status()
+        rows.status()
     except Exception as error:
         raise _failed(error) from error
 
@@ -683,7 +720,7 @@ class LinkedFiles:
         if self._engine is None:
             (refuse_forked if _forks.is_child else refuse_closed)()
         try:
-            cursor = self._engine.get_column_family(_family(state)).iter()
+            cursor = Cursor(self._engine.get_column_family(_family(state)).iter())
         except Exception as error:
             raise SnapshotCorrupt(
                 f"{self._shown} names the state {state!r}, of which its files have nothing",
@@ -749,14 +786,6 @@ def remove_files(path: str) -> None:
         Path(path).rmdir()
 
 
-class _Forks:
-    """Whether this process has opened a database, and whether it is a child of one that had."""
-
-    is_opened = False
-    is_child = False
-
-
-_forks = _Forks()
 _databases: weakref.WeakSet[Database | LinkedFiles] = weakref.WeakSet()
 
 
