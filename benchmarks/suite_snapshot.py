@@ -35,7 +35,7 @@ PARTS = 10_000
 SUBTASKS = 200
 NEW_SUBTASKS = 170
 REPEATS = 5
-PARTS_STATE = ListStateDescriptor("parts", ModelCodec(OpenPart))
+PARTS_STATE = ListStateDescriptor("parts", ModelCodec(OpenPart, shares=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, ValidationError
 
 from partfile.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge, UnencodableState
 from partfile.snapshot import state_file
@@ -200,6 +203,57 @@ class Open(BaseModel):
     numbers: list[int] = []
 
 
+class Color(Enum):
+    """A value of a field that cannot change."""
+
+    RED = "red"
+
+
+class Tree(BaseModel, frozen=True):
+    """Cannot change, and holds its own kind."""
+
+    number: Annotated[Decimal, Field(ge=0)] = Decimal(0)
+    color: Color | Literal["none"] = "none"
+    at: datetime | None = None
+    names: frozenset[str] = frozenset()
+    trees: tuple[Tree, ...] = ()
+    pair: tuple[int, Frozen] | None = None
+
+
+class Listed(BaseModel, frozen=True):
+    """Frozen, though its list can change."""
+
+    numbers: list[int] = []
+
+
+class Within(BaseModel, frozen=True):
+    """Frozen, and holds what can change."""
+
+    inner: Listed | None = None
+
+
+class Anything(BaseModel, frozen=True):
+    """Frozen, of an open type."""
+
+    value: Any = None
+
+
+class Extra(BaseModel, frozen=True, extra="allow"):
+    """Frozen, with fields that nobody named."""
+
+
+class Private(BaseModel, frozen=True):
+    """Frozen, except for what no field has."""
+
+    _kept: int = PrivateAttr(default=0)
+
+
+class Below(Frozen):
+    """Frozen, of a model that cannot change, and can."""
+
+    numbers: list[int] = []
+
+
 @given(VALUES)
 def test_json_values_come_back(value: JsonValue) -> None:
     """Every JSON value is on one line and decodes to an equal one of the same types."""
@@ -257,6 +311,15 @@ def test_copies_share_only_what_cannot_change() -> None:
     """Scalars, frozen models and tuples of them are not copied; lists, dictionaries and open models are, deeply."""
     frozen = Frozen(number=1)
     assert ModelCodec(Frozen).copy(frozen) is frozen
+    tree = Tree(trees=(Tree(),))
+    assert ModelCodec(Tree).copy(tree) is tree
+    for listed in (Listed(numbers=[1]), Below(number=1, numbers=[1])):
+        kept = ModelCodec(Frozen).copy(listed)  # type: ignore[arg-type]
+        listed.numbers.append(2)
+        assert kept.numbers == [1]  # type: ignore[attr-defined]
+    shared = Within(inner=Listed())
+    assert ModelCodec(Within).copy(shared).inner is not shared.inner
+    assert ModelCodec(Within, shares=True).copy(shared) is shared
     for same in ("a", 1, None, 2.5, True):
         assert JSON_CODEC.copy(same) is same
     nested: dict[str, JsonValue] = {"a": [1, [2]]}
@@ -264,10 +327,11 @@ def test_copies_share_only_what_cannot_change() -> None:
     nested["a"].append(3)  # type: ignore[union-attr]
     nested["a"][1].append(4)  # type: ignore[index,union-attr]
     assert copied == {"a": [1, [2]]}
-    model = Open(numbers=[1])
-    kept = ModelCodec(Open).copy(model)
-    model.numbers.append(2)
-    assert kept.numbers == [1]
+    for codec in (ModelCodec(Open), ModelCodec(Open, shares=True)):
+        model = Open(numbers=[1])
+        copied_model = codec.copy(model)
+        model.numbers.append(2)
+        assert copied_model.numbers == [1]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +343,9 @@ def test_copies_share_only_what_cannot_change() -> None:
         ({}, False),
         (Open(), False),
         ((Frozen(number=1),), True),
+        (Tree(), True),
+        *((model(), False) for model in (Listed, Within, Anything, Extra, Private)),
+        (Below(number=1), False),
     ],
 )
 def test_what_counts_as_immutable(value: object, expected: bool) -> None:

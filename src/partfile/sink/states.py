@@ -270,13 +270,14 @@ class AssignedPart(Persisted):
     open: OpenPart
 
 
-_OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart))
-_ASSIGNED = ListStateDescriptor("assigned-parts", ModelCodec(AssignedPart))
-_PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart))
-_ROLLED = ListStateDescriptor("closed-staging-files", ModelCodec(ClosedStagingFile))
-_SPENT = ListStateDescriptor("encoded-staging-files", ModelCodec(EncodedStagingFile))
+# Nothing here changes a value, so that a checkpoint copies none of thousands of parts.
+_OPEN = ListStateDescriptor("open-parts", ModelCodec(OpenPart, shares=True))
+_ASSIGNED = ListStateDescriptor("assigned-parts", ModelCodec(AssignedPart, shares=True))
+_PENDING = ListStateDescriptor("pending-parts", ModelCodec(PendingPart, shares=True))
+_ROLLED = ListStateDescriptor("closed-staging-files", ModelCodec(ClosedStagingFile, shares=True))
+_SPENT = ListStateDescriptor("encoded-staging-files", ModelCodec(EncodedStagingFile, shares=True))
 _COUNTER = ListStateDescriptor("max-part-counter", JsonCodec())
-_POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition))
+_POSITION = ListStateDescriptor("stream-position", ModelCodec(StreamPosition, shares=True))
 
 
 def _add_staging_files(

@@ -12,8 +12,25 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Generic, Literal, Protocol, Self, TypeVar
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
@@ -209,6 +226,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 _IMMUTABLE = (str, int, float, bool, bytes, type(None))
+_IMMUTABLE_FIELDS = {*_IMMUTABLE, None, Decimal, datetime, date, time, timedelta}
+_OF_IMMUTABLE = (tuple, frozenset, Union, UnionType)
 
 
 class Codec(Protocol[Value]):
@@ -266,23 +285,29 @@ _NOT_FINITE = (b"NaN", b"Infinity")
 
 
 class ModelCodec(Generic[Model]):
-    """Values of one pydantic model. Those of a frozen model count as immutable: never change what one holds.
+    """Values of one pydantic model. Those of a frozen model whose fields cannot change either are not copied.
 
     Args:
         model: The class; its name is recorded in the snapshot.
         version: Raised when values written by an earlier version cannot be read any more.
+        shares: Whether values of a frozen model are never copied, whatever its fields are. Then never change what a
+            list or dictionary in one holds: state and snapshots have the same.
     """
 
-    def __init__(self, model: type[Model], *, version: int = 1) -> None:
+    def __init__(self, model: type[Model], *, version: int = 1, shares: bool = False) -> None:
         self._model = model
-        self._is_frozen = bool(model.model_config.get("frozen"))
+        is_frozen = bool(model.model_config.get("frozen"))
+        self._shares = shares and is_frozen
+        self._shared = model if is_frozen and (shares or is_immutable_model(model)) else None
         # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
         self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
         self.info = CodecInfo(name=f"model/{model.__name__}", version=version)
 
     def copy(self, value: Model) -> Model:
-        """The value itself if its model is frozen, else a deep copy."""
-        return value if self._is_frozen else value.model_copy(deep=True)
+        """The value itself if it cannot change or is to be shared, else a deep copy."""
+        if type(value) is self._shared or self._shares:
+            return value
+        return value if is_immutable_model(type(value)) else value.model_copy(deep=True)
 
     def encode(self, value: Model) -> bytes:
         """The model as JSON.
@@ -315,12 +340,39 @@ class ModelCodec(Generic[Model]):
 
 
 def is_immutable(value: object) -> bool:
-    """Whether a value counts as one that cannot change: scalars, frozen models, and tuples of these."""
+    """Whether a value counts as one that cannot change: scalars, models of ``is_immutable_model``, tuples of these."""
     if isinstance(value, tuple):
         return all(is_immutable(element) for element in value)
     if isinstance(value, BaseModel):
-        return bool(value.model_config.get("frozen"))
+        return is_immutable_model(type(value))
     return isinstance(value, _IMMUTABLE)
+
+
+@cache
+def is_immutable_model(model: type[BaseModel]) -> bool:
+    """Whether values of a model cannot change: it is frozen, and so is all that its fields may hold.
+
+    A field of an open type, such as ``Any`` or a type variable, counts as one that can change.
+    """
+    return _cannot_change(model, frozenset())
+
+
+def _cannot_change(kind: Any, within: frozenset[Any]) -> bool:
+    """Whether values of a type cannot change; within the models that are looked at, those are not asked again."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind in within or (
+            bool(kind.model_config.get("frozen"))
+            and kind.model_config.get("extra") != "allow"
+            and not kind.__private_attributes__
+            and not kind.__pydantic_decorators__.computed_fields
+            and all(_cannot_change(field.annotation, within | {kind}) for field in kind.model_fields.values())
+        )
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _cannot_change(get_args(kind)[0], within)
+    if origin in _OF_IMMUTABLE:
+        return all(part is ... or _cannot_change(part, within) for part in get_args(kind))
+    return origin is Literal or kind in _IMMUTABLE_FIELDS or (isinstance(kind, type) and issubclass(kind, Enum))
 
 
 def encode_json(value: object) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pydantic import BaseModel
 
 from partfile.errors import ConfigError
 from partfile.snapshot.documents import FileHandle
@@ -18,6 +19,7 @@ from partfile.snapshot.keyed.states import ENTRIES_AT_ONCE
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.local_state import LocalStateStore
+from partfile.snapshot.state_file import ModelCodec
 from partfile.snapshot.strategy import SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory
 from partfile.stores.local.store import LocalStore
@@ -68,6 +70,31 @@ def test_what_comes_after_the_synchronous_part_is_not_in_the_snapshot(make: Any)
     assert encode_keyed_state(taken) == expected
     taken.release()
     assert bytes_of(backend) != expected
+
+
+class Listed(BaseModel, frozen=True):
+    """Frozen, though its list can change."""
+
+    numbers: list[int]
+
+
+@pytest.mark.item("SB-04", "SS-03")
+def test_a_list_in_a_frozen_model_changes_neither_state_nor_a_snapshot(make: Any) -> None:
+    """Neither that of a value which was given, nor of one that was given out."""
+    backend = backend_of(make)
+    state = backend.value_state(ValueStateDescriptor("models", ModelCodec(Listed)))
+    backend.set_current_key("a")
+    given = Listed(numbers=[1])
+    state.update(given)
+    expected = bytes_of(backend)
+    taken = backend.freeze()
+    given.numbers.append(2)
+    found = state.value()
+    assert found is not None
+    found.numbers.append(2)
+    assert state.value() == Listed(numbers=[1])
+    assert encode_keyed_state(taken) == expected
+    taken.release()
 
 
 def test_any_number_of_snapshots_may_be_open(make: Any) -> None:
