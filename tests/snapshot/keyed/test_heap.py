@@ -202,6 +202,51 @@ def test_part_of_a_list_and_of_a_map_expires() -> None:
     assert (rows.get(), pairs.entries()) == (("1",), ((1, 1),))
 
 
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_entries_are_counted_only_where_one_can_have_expired(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each look through a key group, and not while nothing is old enough."""
+    backend, ttl = backend_of(), Ttl(60)
+    writes: dict[str, Callable[[], Any]] = {
+        "list": lambda: backend.list_state(list_of(ttl)).update(["x"]),
+        "map": lambda: backend.map_state(map_of(ttl)).put(1, 1),
+    }
+    calls: list[str] = []
+
+    def write() -> None:
+        for key in range(20_000):
+            backend.set_current_key(f"key {key}")
+            writes[kind]()
+
+    backend.advance_time(MINUTE_MS)
+    backend.set_current_key("key 0")
+    writes[kind]()
+    table: Any = backend.tables()[kind]
+    count, remove = table._entries, table._remove_expired
+
+    def counted(entries: dict[bytes, Any]) -> int:
+        calls.append("counted")
+        found: int = count(entries)
+        return found
+
+    def removed(slot: int, last_ms: int) -> int:
+        calls.append("looked")
+        oldest_ms: int = remove(slot, last_ms)
+        return oldest_ms
+
+    monkeypatch.setattr(table, "_entries", counted)
+    monkeypatch.setattr(table, "_remove_expired", removed)
+    write()
+    # Each group has been looked through once, since what was restored could have been older.
+    assert calls == ["counted", "looked"] * MAX_PARALLELISM
+    write()
+    assert calls == ["counted", "looked"] * MAX_PARALLELISM
+    backend.advance_time(2 * MINUTE_MS)
+    for _ in range(3 * 20_000 // 5):
+        writes[kind]()
+    assert calls.count("looked") >= 2 * MAX_PARALLELISM
+    assert calls.count("looked") <= calls.count("counted") <= calls.count("looked") + 1
+
+
 def test_a_group_in_which_nothing_can_have_expired_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its oldest time is known from the last time that it was."""
     backend = backend_of()

@@ -51,7 +51,8 @@ class _HeapTable(Table):
         """No cell of the key group is older."""
         self._next_slot = 0
         self._paid = 0
-        self._price = ENTRIES_AT_ONCE
+        self._price = 0
+        """Of the next key group, once its entries have been counted: before, 0."""
 
     def clear(self) -> None:
         """Remove the row of the current key."""
@@ -61,17 +62,28 @@ class _HeapTable(Table):
 
     def pay(self, entries: int) -> None:
         """Look through the next key groups as far as has been paid for their entries, each once at most."""
-        self._paid = min(self._paid + entries, len(self._tables) * self._price)
-        while self._paid >= self._price:
-            self._paid -= self._price
-            self._look_through()
+        self._paid += entries
+        for _ in self._tables:
+            if self._paid < ENTRIES_AT_ONCE or not self._look_through():
+                return
+        self._paid = 0
 
-    def _look_through(self) -> None:
+    def _look_through(self) -> bool:
+        """Look through the next key group; returns whether enough had been paid for it.
+
+        Entries are counted where they are then looked through: only where one can have expired.
+        """
         slot, ttl = self._next_slot, self.ttl
+        price = ENTRIES_AT_ONCE
         if ttl is not None and ttl.is_over(self._oldest_ms[slot], self.context.now_ms):
+            self._price = self._price or max(price, self._entries(self._tables[slot]))
+            if self._paid < self._price:
+                return False
+            price = self._price
             self._oldest_ms[slot] = self._remove_expired(slot, self.context.now_ms - ttl.duration_ms)
-        self._next_slot = (slot + 1) % len(self._tables)
-        self._price = max(ENTRIES_AT_ONCE, self._entries(self._tables[self._next_slot]))
+        self._paid -= price
+        self._next_slot, self._price = (slot + 1) % len(self._tables), 0
+        return True
 
     def frozen(self) -> list[dict[bytes, Any]]:
         """The dictionaries as they are now, which nothing changes until the snapshot is released."""
