@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -70,6 +75,51 @@ def test_what_comes_after_the_synchronous_part_is_not_in_the_snapshot(make: Any)
     assert encode_keyed_state(taken) == expected
     taken.release()
     assert bytes_of(backend) != expected
+
+
+_RELEASED_IN_A_CHILD = """
+import os, sys, threading
+from support.state.keyed import BACKENDS, backend_of, value_of
+backend = backend_of(BACKENDS[int(sys.argv[1])])
+backend.value_state(value_of())
+view = backend.freeze()
+held, forked = threading.Event(), threading.Event()
+def hold():
+    with backend._lock:
+        held.set()
+        forked.wait()
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    view.release()
+    os._exit(7)
+forked.set()
+holder.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+view.release()
+backend.close()
+"""
+
+
+@pytest.mark.parametrize("number", range(len(BACKENDS)))
+def test_a_child_of_a_fork_releases_a_view_though_a_thread_of_its_parent_did(number: int) -> None:
+    """The thread that had the lock is missing there, and would never give it back."""
+    # A group of its own, so that a child that waits ends with it.
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RELEASED_IN_A_CHILD, str(number)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        start_new_session=True,
+    )
+    try:
+        assert process.communicate(timeout=60)[0] == "7\n"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class Listed(BaseModel, frozen=True):

@@ -5,7 +5,6 @@ A backend adds the tables that hold the rows.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import groupby, islice
@@ -26,6 +25,7 @@ from partfile.snapshot.keyed.descriptors import (
     codec_in_snapshot,
     info_of,
 )
+from partfile.snapshot.keyed.fork_lock import ForkLock
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.keys import (
     LONG_HEAD,
@@ -336,7 +336,7 @@ class KeyedStateBackend(ABC):
         self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
         self._slots = len(groups)
         self._open: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._restore(restored)
 
     def _restore(self, restored: Sequence[RestoredRows]) -> None:
