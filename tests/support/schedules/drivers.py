@@ -199,12 +199,12 @@ class Driver:
 
 
 def _records(rows: Iterable[str], keys: KeyPlan | None) -> Iterator[pa.RecordBatch]:
-    """A record batch for each row, with the hash of its key where the sink deduplicates."""
+    """A record batch for each row, with the hash of its key where the sink deduplicates, as of several partitions."""
     for number, row in enumerate(rows):
         columns: dict[str, Any] = {"bucket": [BUCKETS[number % 2]], "row": [row]}
         if keys is not None:
             hashes = hashes_of([pa.array([row])])
-            columns |= {"high": hashes.high.view(np.int64), "low": hashes.low.view(np.int64)}
+            columns |= {"__partfile_high": hashes.high.view(np.int64), "__partfile_low": hashes.low.view(np.int64)}
         yield pa.RecordBatch.from_pydict(columns)
 
 
