@@ -239,7 +239,7 @@ class Anything(BaseModel, frozen=True):
 
 
 class Extra(BaseModel, frozen=True, extra="allow"):
-    """Frozen, with fields that nobody named."""
+    """Frozen, and takes fields that it does not name."""
 
 
 class Private(BaseModel, frozen=True):

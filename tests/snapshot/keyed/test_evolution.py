@@ -145,6 +145,20 @@ def test_a_former_name_is_that_of_no_other_state(make: Any) -> None:
         backend.close()
 
 
+def check_way_out(make: Any, files: list[KeyedFile], asked: ValueStateDescriptor[Any]) -> None:
+    """All subtasks ask for the state with the parallelism of the snapshot; then it may change, and no value is lost."""
+    parts = [backend_of(make, subtask, len(files), files) for subtask in range(len(files))]
+    for part in parts:
+        part.value_state(asked)
+    whole = restored(make, *map(file_of, parts))
+    state = whole.value_state(asked)
+    for number, key in enumerate(KEYS):
+        whole.set_current_key(key)
+        assert state.value() == number
+    for backend in (whole, *parts):
+        backend.close()
+
+
 def test_subtasks_that_renamed_one_after_the_other_lose_nothing(make: Any) -> None:
     """Each restores its own; a restore with another parallelism, which would need both names, says what to do."""
     file = before()
@@ -155,18 +169,11 @@ def test_subtasks_that_renamed_one_after_the_other_lose_nothing(make: Any) -> No
     with pytest.raises(ConfigError, match="has both the state 'count' and 'value'") as told:
         restored(make, *files).value_state(named)
     assert "restore with the parallelism of the snapshot" in told.value.hint
-    again = [backend_of(make, subtask, 2, files) for subtask in range(2)]
-    for part in again:
-        part.value_state(named)
-    whole = restored(make, *map(file_of, again))
-    state = whole.value_state(named)
-    for number, key in enumerate(KEYS):
-        whole.set_current_key(key)
-        assert state.value() == number
+    check_way_out(make, files, named)
 
 
 def test_subtasks_that_changed_a_codec_one_after_the_other_lose_nothing(make: Any) -> None:
-    """Likewise."""
+    """Each restores its own, and a restore with another parallelism is refused until all have the new codec."""
     file = before()
     parts = [backend_of(make, subtask, 2, [file]) for subtask in range(2)]
     floats = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
@@ -175,14 +182,7 @@ def test_subtasks_that_changed_a_codec_one_after_the_other_lose_nothing(make: An
     with pytest.raises(RecoveryRefused, match="subtasks had it in two kinds or codecs") as told:
         restored(make, *files)
     assert told.value.hint.startswith("Restore with the parallelism of the snapshot, ask for the state in all subtasks")
-    again = [backend_of(make, subtask, 2, files) for subtask in range(2)]
-    for part in again:
-        part.value_state(floats)
-    whole = restored(make, *map(file_of, again))
-    state = whole.value_state(floats)
-    for number, key in enumerate(KEYS):
-        whole.set_current_key(key)
-        assert state.value() == number
+    check_way_out(make, files, floats)
 
 
 def test_a_snapshot_without_the_file_of_a_subtask_is_refused(make: Any) -> None:

@@ -5,6 +5,9 @@ A backend adds the tables that hold the rows.
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import groupby, islice
@@ -25,7 +28,6 @@ from partfile.snapshot.keyed.descriptors import (
     codec_in_snapshot,
     info_of,
 )
-from partfile.snapshot.keyed.fork_lock import ForkLock
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.keys import (
     LONG_HEAD,
@@ -220,6 +222,35 @@ class Table(ABC):
 TableOf = TypeVar("TableOf", bound=Table)
 
 
+class _ForkLock:
+    """A lock that is free in the child of a fork, which lacks the thread that held it in the parent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _fork_locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_failure: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Be free, whichever thread of the parent held it."""
+        self._lock = threading.Lock()
+
+
+_fork_locks: weakref.WeakSet[_ForkLock] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for lock in list(_fork_locks):
+        lock.renew()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
 class KeyedView(KeyedSnapshotResources):
     """All rows of a backend at one instant.
 
@@ -336,7 +367,7 @@ class KeyedStateBackend(ABC):
         self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
         self._slots = len(groups)
         self._open: set[int] = set()
-        self._lock = ForkLock()
+        self._lock = _ForkLock()
         self._restore(restored)
 
     def _restore(self, restored: Sequence[RestoredRows]) -> None:
@@ -695,7 +726,8 @@ def files_of(
     for file in restored:
         check_fits(file, key_codec, max_parallelism)
     found = [one for one in restored if one.groups.first <= groups.last and groups.first <= one.groups.last]
-    missing = [group for group in groups if not any(group in one.groups for one in found)]
+    held = {group for one in found for group in one.groups}
+    missing = [group for group in groups if group not in held]
     if restored and missing:
         raise ConfigError(
             f"none of the {len(restored)} files of the snapshot has key group {missing[0]}, so its state would be lost",
@@ -718,7 +750,8 @@ def restored_infos(restored: Sequence[RestoredRows]) -> dict[str, StateMetaInfo]
                     f"state {info.name!r} of {file.path} is not that of another file of the snapshot: subtasks had it "
                     "in two kinds or codecs",
                     hint="Restore with the parallelism of the snapshot, ask for the state in all subtasks, and take a "
-                    "checkpoint; then change the parallelism. Ask for each state at the start: open(self, backend)",
+                    "checkpoint; then change the parallelism. Ask for each state when the subtask starts: "
+                    "backend.value_state(DESCRIPTOR)",
                 )
     return found
 

@@ -414,7 +414,7 @@ class Column:
 class Cursor:
     """The engine's cursor. A child of a fork never gives it up: its destructor asks for locks of the engine.
 
-    Another thread of the parent may have held one at the fork, which nobody gives back in the child.
+    Another thread of the parent may have held one at the fork. The child lacks that thread, and would wait for ever.
 
     Args:
         rows: The engine's.

@@ -19,6 +19,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from partfile.errors import FileTooLarge, NotFound, SnapshotCancelled, StoreError
@@ -243,7 +244,12 @@ def _is_in(storage: CheckpointStorage, handle: FileHandle) -> bool:
     path = storage.path(handle.path)
     here = storage.store.local_path(path)
     if here is not None:
-        return Path(here).is_file() and Path(here).stat().st_size == handle.size_bytes
+        try:
+            found = Path(here).stat()
+        except OSError:
+            # What cannot be looked at is written again.
+            return False
+        return S_ISREG(found.st_mode) and found.st_size == handle.size_bytes
     try:
         storage.store.read_file(path, handle.size_bytes - 1)
     except FileTooLarge:
