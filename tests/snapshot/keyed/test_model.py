@@ -331,7 +331,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     ) -> None:
         """Go on from a snapshot with another number of subtasks, or on another backend.
 
-        It is told a later time, an earlier one, or none, before its states are registered or afterwards. The time is
+        It is told a later time, an earlier one, or 1970, before its states are registered or afterwards. The time is
         not in the snapshot: by a clock that was set back, values are of the future. The input may go on at once.
         """
         parallelism, make = min(parallelism, self.most_subtasks), self.makes[which % len(self.makes)]
@@ -345,12 +345,13 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.model.forget_expired()
         self.model.now_ms = 0 if later_ms is None else max(0, self.model.now_ms + later_ms)
         self.teardown()
-        self.backends = [backend_of(make, subtask, parallelism, files) for subtask in range(parallelism)]
-        if later_ms is not None and is_told_first:
+        self.backends = [
+            backend_of(make, subtask, parallelism, files, is_told_time=False) for subtask in range(parallelism)
+        ]
+        if is_told_first:
             self.tell_time()
         self.states = [self.registered(backend) for backend in self.backends]
-        if later_ms is not None and not is_told_first:
-            self.tell_time()
+        self.tell_time()
         if goes_on_ms is not None:
             self.add_to_all(1)
             self.pass_time(goes_on_ms)

@@ -57,9 +57,11 @@ MIB = 1 << 20
 
 
 def opened(options: RocksDBOptions = ROCKSDB, memory: RocksDBMemory | None = None) -> RocksDBBackend:
-    """A backend of all key groups."""
+    """A backend of all key groups, which is told that it is 1970."""
     groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
-    return RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, options=options, memory=memory or RocksDBMemory(8 * MIB))
+    made = RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, options=options, memory=memory or RocksDBMemory(8 * MIB))
+    made.advance_time(0)
+    return made
 
 
 def directory_of(backend: RocksDBBackend) -> Path:

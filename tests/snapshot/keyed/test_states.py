@@ -51,7 +51,6 @@ LENIENT = Ttl(60, returns_expired=True)
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
 def backend(request: pytest.FixtureRequest) -> Iterator[KeyedStateBackend]:
     made = backend_of(request.param)
-    made.advance_time(0)
     yield made
     made.close()
 

@@ -334,6 +334,38 @@ def test_a_closed_backend_refuses_every_call_but_its_views(make: Any, is_seen: b
         view.release()
 
 
+@pytest.mark.item("TT-19")
+def test_a_state_that_expires_is_refused_until_the_time_is_told(make: Any) -> None:
+    """A snapshot does not hold it: what a restored subtask wrote as of 1970 would expire with the first time told."""
+    before = backend_of(make)
+    state = before.value_state(value_of(Ttl(60)))
+    before.advance_time(1_000_000)
+    before.set_current_key("a")
+    state.update(7)
+    backend = backend_of(make, files=[KeyedFile(bytes_of(before), "file")], is_told_time=False)
+    calls = calls_of(backend)
+    held = bytes_of(backend)
+    removes = {
+        "ValueState.update to None",
+        "ValueState.clear",
+        "ListState.update to nothing",
+        "MapState.remove",
+        "MapState.clear",
+    }
+    accesses = {name for name in calls if "State." in name} - removes
+    for name in sorted(accesses) * 2:
+        with pytest.raises(ConfigError, match="expires, and the backend does not know the time") as refused:
+            calls[name]()
+        assert "advance_time(now_ms)" in str(refused.value.hint), name
+        backend.set_current_key("a")
+    assert bytes_of(backend) == held
+    backend.advance_time(1_000_001)
+    assert calls["ValueState.value"]() == 7
+    for name in sorted(accesses - {"ValueState.value"}):
+        calls[name]()
+        backend.set_current_key("a")
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_a_view_that_was_released_is_refused(make: Any, is_closed: bool) -> None:
     """Also one of a backend that is closed, and one whose rows are those of states that are not registered."""

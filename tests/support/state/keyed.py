@@ -89,13 +89,20 @@ def states_of(backend: KeyedStateBackend, ttl: Ttl | None = None, namespace: Key
 
 
 def backend_of(
-    make: Any = HeapBackend, subtask: int = 0, parallelism: int = 1, files: Sequence[RestoredRows] = ()
+    make: Any = HeapBackend,
+    subtask: int = 0,
+    parallelism: int = 1,
+    files: Sequence[RestoredRows] = (),
+    *,
+    is_told_time: bool = True,
 ) -> KeyedStateBackend:
-    """The backend of one subtask, with text as keys."""
+    """The backend of one subtask, with text as keys, which is told that it is 1970 unless a test is to tell it."""
     options = {"options": ROCKSDB, "memory": RocksDBMemory(8 << 20)} if make is RocksDBBackend else {}
     made: KeyedStateBackend = make(
         TEXT_KEYS, group_range(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM, files, **options
     )
+    if is_told_time:
+        made.advance_time(0)
     return made
 
 

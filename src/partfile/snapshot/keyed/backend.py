@@ -439,8 +439,7 @@ class KeyedStateBackend(ABC):
     def advance_time(self, now_ms: int) -> None:
         """Tell the present, by which values are stamped and expire. It never goes back: an earlier time is ignored.
 
-        A snapshot does not hold it. So it is told before the first access, after a restore as well: what is stamped
-        before is as of 1970.
+        A snapshot does not hold it. An access to a state that expires is refused until it is told.
 
         Args:
             now_ms: In milliseconds since 1970; the time of a batch, so that a batch that is repeated does the same.
@@ -455,7 +454,8 @@ class KeyedStateBackend(ABC):
             )
         self.context.now_ms = max(self.context.now_ms, now_ms)
         for expiry in self._expiries:
-            expiry.last_ms = self.context.now_ms - expiry.duration_ms
+            expiry.advance()
+        self.context.knows_time = True
 
     def value_state(self, descriptor: ValueStateDescriptor[Value]) -> ValueState[Value]:
         """The state of this name, of one value a key.

@@ -53,7 +53,7 @@ class KeyBatch:
 class KeyContext:
     """What the states of one backend share: the current key, and the time that values are stamped with."""
 
-    __slots__ = ("charged", "first_group", "frozen", "is_closed", "now_ms", "row", "slot", "version")
+    __slots__ = ("charged", "first_group", "frozen", "is_closed", "knows_time", "now_ms", "row", "slot", "version")
 
     NO_KEY = 1 << 40
     """A slot that no table has, so that an access without a key fails where it looks for its table."""
@@ -66,6 +66,8 @@ class KeyContext:
         """The current key with its head, and the head of an empty namespace."""
         self.now_ms = 0
         """The present, in milliseconds since 1970."""
+        self.knows_time = False
+        """Whether it was told the present."""
         self.version = 0
         """The number of snapshots that were taken."""
         self.frozen = 0
@@ -549,14 +551,31 @@ class Expiry:
         self._rows = rows
         self._entries = ttl.cleanup_entries
         self._accesses = max(1, ENTRIES_AT_ONCE // ttl.cleanup_entries) if ttl.cleanup_entries else 1 << 62
-        self.left = self._accesses
-        """So many accesses more, and they are paid for together."""
+        self.left = self._accesses if self.context.knows_time else 1
+        """So many accesses more, and they are paid for together; until the time is known, the next one is refused."""
         self.last_ms = self.context.now_ms - ttl.duration_ms
         """What was written at this instant or before has expired."""
 
+    def advance(self) -> None:
+        """Take over the present, which the backend was told."""
+        self.last_ms = self.context.now_ms - self.duration_ms
+        if not self.context.knows_time:
+            self.left = self._accesses
+
     def pay(self) -> None:
-        """Pay for the accesses since the last payment."""
+        """Pay for the accesses since the last payment.
+
+        Raises:
+            ConfigError: The backend was not told the time, or is closed.
+        """
         self.context.check_open()
+        if not self.context.knows_time:
+            self.left = 1
+            raise ConfigError(
+                f"state {self._rows.name!r} expires, and the backend does not know the time",
+                hint="A snapshot does not hold it. Before the first access, after a restore as well: "
+                "backend.advance_time(now_ms)",
+            )
         self.left = self._accesses
         self._rows.pay(self._entries * self._accesses)
 
@@ -662,6 +681,7 @@ class TtlMapState(MapState[Value]):
 
     def is_empty(self) -> bool:
         """Whether no key has a value that has not expired; nothing is removed or prolonged."""
+        self._expiry.count()
         return all(cell[0] <= self._expiry.last_ms for _, cell in self._rows.items())
 
     def _get(self, key: bytes) -> Value | None:
