@@ -36,7 +36,7 @@ from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keys import KeyCodec, group_range
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
-from partfile.snapshot.keyed.rocksdb.database import Column, RocksDBOptions
+from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions, SortedRows
 from partfile.snapshot.keyed.rocksdb.files import NativeRows
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
 from partfile.snapshot.keyed.shared_files import (
@@ -968,12 +968,12 @@ def test_a_full_disk_at_a_conversion_loses_nothing_of_what_was_opened(
     expected = bytes_of(job.backend)
     backend = opened(job, job.snapshot(1))
 
-    def full(_column: Column, _pairs: object) -> None:
+    def full(_rows: SortedRows, _pairs: object) -> None:
         raise StoreError("no space")
 
     floats = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
     with monkeypatch.context() as patched:
-        patched.setattr(Column, "fill", full)
+        patched.setattr(SortedRows, "write", full)
         with pytest.raises(StoreError, match="no space"):
             backend.value_state(floats)
     assert bytes_of(backend) == expected

@@ -20,10 +20,10 @@ import pytest
 import rocksdict
 
 from partfile.errors import ConfigError, SnapshotCorrupt, StoreError, UnencodableState
-from partfile.snapshot.keyed.codecs import BytesCodec, Int64Codec, PairCodec
-from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+from partfile.snapshot.keyed.codecs import BytesCodec, Float64Codec, Int64Codec, PairCodec
+from partfile.snapshot.keyed.descriptors import Earlier, ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash, subtask_of_group
 from partfile.snapshot.keyed.rocksdb import backend as rocksdb_backend
 from partfile.snapshot.keyed.rocksdb import database as rocksdb_database
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
@@ -285,7 +285,7 @@ def record(cursor, rows):
 Cursor.__init__ = record
 database = Database(RocksDBOptions(directory={str(tmp_path)!r}), RocksDBMemory(8 << 20))
 column = database.column("value")
-column.fill((str(key).encode(), b"value") for key in range(1000))
+column.change((str(key).encode(), b"value") for key in range(1000))
 files = LinkedFiles(database.checkpoint(), "files")
 moved = [column.between(b"1", b"9"), files.between("value", b"1", b"9")]
 for rows in moved:
@@ -735,6 +735,38 @@ def test_a_restore_stays_within_the_memory() -> None:
     assert len(used) == 6000
     assert max(used) <= 1.1 * memory.size_bytes
     backend.close()
+
+
+@pytest.mark.item("SP-12")
+def test_a_restore_hands_the_engine_whole_files(tmp_path: Path) -> None:
+    """Of the size of all its files, past the rows that are in memory, whatever the order of the old subtasks."""
+    heaps = [backend_of(HeapBackend, subtask, 3) for subtask in range(3)]
+    for key in range(3000):
+        group = group_of_hash(TEXT_KEYS.locate(f"key {key}")[1], MAX_PARALLELISM)
+        heap = heaps[subtask_of_group(group, 3, MAX_PARALLELISM)]
+        heap.set_current_key(f"key {key}")
+        heap.value_state(value_of()).update(key)
+        heap.list_state(list_of()).add_all("xyz")
+        heap.map_state(map_of()).put(1, key)
+    options = RocksDBOptions(directory=str(tmp_path), target_file_bytes=64 << 10, compression="none")
+    files = [file_of(heap) for heap in reversed(heaps)]
+    whole = backend_of(HeapBackend, files=files)
+    groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
+    backend = RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, files, options=options)
+    made = sorted(path.stat().st_size for path in directory_of(backend).glob("*.sst"))
+    assert sum(made) > 3000 * 5 * 12
+    assert len(made) > 3
+    assert made[-1] < 128 << 10
+    assert not list(directory_of(backend).glob("*.rows"))
+    assert bytes_of(backend) == bytes_of(whole)
+    converted = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
+    backend.value_state(converted)
+    assert max(backend.metric("cur-size-active-mem-table").values()) < 10_000
+    assert not list(directory_of(backend).glob("*.rows"))
+    whole.value_state(converted)
+    assert bytes_of(backend) == bytes_of(whole)
+    backend.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.item("RM-14")

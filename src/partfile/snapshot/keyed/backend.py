@@ -759,13 +759,13 @@ def restored_infos(restored: Sequence[RestoredRows]) -> dict[str, StateMetaInfo]
 def restored_rows(
     restored: Sequence[RestoredRows], groups: KeyGroupRange
 ) -> Iterator[tuple[tuple[str, int], Iterator[Pairs]]]:
-    """The rows of a snapshot in some key groups: state and group, and the rows, some at a time.
+    """The rows of a snapshot in some key groups, in their order: state and group, and the rows, some at a time.
 
     Raises:
         SnapshotCorrupt: Two files hold the same key group, or a row cannot be read.
     """
     owner: dict[int, RestoredRows] = {}
-    for file in restored:
+    for file in sorted(restored, key=lambda file: file.groups.first):
         for group in groups:
             if group not in file.groups:
                 continue

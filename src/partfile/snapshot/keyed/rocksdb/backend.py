@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +40,7 @@ from partfile.snapshot.keyed.rocksdb.database import (
     Database,
     RocksDBMemory,
     RocksDBOptions,
+    SortedRows,
     rows_between,
 )
 from partfile.snapshot.keyed.rocksdb.files import (
@@ -105,7 +107,8 @@ class _RocksTable(Table):
         self._oldest_seen_ms = 0
         self._cell: Callable[[bytes], Cell] = bytes if descriptor.ttl is None else _timed
         self._stored: Callable[[Cell], bytes] = bytes if descriptor.ttl is None else _stored
-        self._fill(restored)
+        with backend.database.sorted_rows(descriptor.name) as rows:
+            self._fill(rows, restored)
 
     def pay(self, entries: int) -> None:
         """Look through the next rows, as many as were paid for; after the last row, the first is next.
@@ -149,11 +152,11 @@ class _RocksTable(Table):
         self._end_of_key(row, group)
         self._decoded(data, group - self.context.first_group)
 
-    def _fill(self, restored: Mapping[int, Pairs]) -> None:
+    def _fill(self, rows: SortedRows, restored: Mapping[int, Pairs]) -> None:
         """Take in restored rows, as far as they are of this state."""
-        for group in restored:
+        for group in sorted(restored):
             found = self._checked(pairs_of(restored, group), group)
-            self._column.fill(engine_rows(self._info, group, found))
+            rows.write(engine_rows(self._info, group, found))
 
     def _checked(self, found: Iterator[Pairs], group: int) -> Iterator[tuple[bytes, bytes]]:
         for row, data in single_rows(found):
@@ -410,17 +413,21 @@ class RocksDBBackend(KeyedStateBackend):
         return opened
 
     def _take_in(self, infos: Mapping[str, StateMetaInfo], restored: Sequence[RestoredRows]) -> None:
-        """Write restored rows to the column families of their states, which are carried on until they are registered.
+        """Bring restored rows into the column families of their states, which are carried on until they are registered.
 
-        Source: Flink's ``RocksDBFullRestoreOperation``, as of 1.20.
+        They are in the order of their keys, so that they are written to files at once: in less than half the time.
+
+        Source: Flink's ``RocksDBFullRestoreOperation`` and ``IngestExternalFile`` of RocksDB, as of 1.20 and 9.
         """
         for name, info in infos.items():
             between = self.database.column(name).between
             expired_ms = _NOTHING_EXPIRED_MS if expires(info) else None
             self._carried[name] = info, NativeRows(info, self.groups, expired_ms, between)
             self._unchecked.add(name)
-        for (name, group), found in restored_rows(restored, self.groups):
-            self.database.column(name).fill(engine_rows(infos[name], group, single_rows(found)))
+        with ExitStack() as written:
+            rows = {name: written.enter_context(self.database.sorted_rows(name)) for name in infos}
+            for (name, group), found in restored_rows(restored, self.groups):
+                rows[name].write(engine_rows(infos[name], group, single_rows(found)))
 
     def metric(self, name: str) -> dict[str, int]:
         """What RocksDB counts, by state: read when it is asked for, and never otherwise.

@@ -32,12 +32,14 @@ from partfile.stores.paths import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
 
 
 _MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 128 * _MIB
-_WRITES_AT_ONCE = 1000
-"""A larger batch would keep other threads of Python waiting, since the engine writes it without letting them run."""
+_LOOK_EACH = 1000
+"""After so many rows it is asked how large the file has become that they are written to."""
 _ROW_BYTES = 64
 """About what a row takes in memory beside its key and value."""
 MAX_STALL_S = 300
@@ -293,6 +295,7 @@ class Column:
         self._iter: Callable[..., rocksdict.RdictIter] = rows.iter
         self._write: Callable[[rocksdict.WriteBatch], None] = engine.write
         self._flush: Callable[[], None] = rows.flush
+        self._ingest: Callable[[list[str], rocksdict.IngestExternalFileOptions], None] = rows.ingest_external_file
         self._make_room = make_room
         self._memory = memory
 
@@ -363,11 +366,14 @@ class Column:
             batch.put(key, value)
         self._write(batch)
 
-    def fill(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many rows, some at a time."""
-        left = iter(pairs)
-        while some := tuple(islice(left, _WRITES_AT_ONCE)):
-            self.change(some)
+    def take_file(self, path: str) -> None:
+        """Have the engine take a file of its own form with sorted rows; it goes with its name."""
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        try:
+            self._ingest([path], options)
+        except Exception as error:
+            raise _failed(error) from error
 
     def cursor(self, options: rocksdict.ReadOptions | None = None) -> Cursor:
         """What goes through the rows of this instant, whatever changes afterwards; ``rows_between`` drives it."""
@@ -405,10 +411,75 @@ class Column:
 
     def let_go(self, refuse: Callable[..., NoReturn]) -> tuple[object, ...]:
         """Have every call refused from now on; return what held the database open."""
-        held = (self._get, self._put, self._delete, self._iter, self._write, self._flush, self._handle)
-        self._get = self._put = self._delete = self._iter = self._write = self._flush = refuse
+        held = (self._get, self._put, self._delete, self._iter, self._write, self._flush, self._ingest, self._handle)
+        self._get = self._put = self._delete = self._iter = self._write = self._flush = self._ingest = refuse
         self._handle = None
         return held
+
+
+class SortedRows:
+    """Brings many rows into a column that has none of their keys: in files, past the rows that are in memory.
+
+    At the end of the block the rows are in the column; if it ends by an error, those of whole files alone.
+
+    Args:
+        column: Of the rows.
+        path: Of a file on the disk of the database, which is not there yet.
+        options: Of the engine.
+        file_bytes: About the size of one file, in bytes.
+    """
+
+    def __init__(self, column: Column, path: str, options: rocksdict.Options, file_bytes: int) -> None:
+        self._column = column
+        self._path = path
+        self._options = options
+        self._file_bytes = file_bytes
+        self._file: rocksdict.SstFileWriter | None = None
+
+    def write(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write rows behind those before, in the order of their keys.
+
+        Raises:
+            StoreError: The disk has no room, or the keys are not in order.
+        """
+        left = iter(pairs)
+        while some := tuple(islice(left, _LOOK_EACH)):
+            try:
+                if self._file is None:
+                    self._file = rocksdict.SstFileWriter(self._options)
+                    self._file.open(self._path)
+                for key, value in some:
+                    self._file[key] = value
+                is_full = self._file.file_size() >= self._file_bytes
+            except Exception as error:
+                raise _failed(error) from error
+            if is_full:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.finish()
+        except Exception as error:
+            raise _failed(error) from error
+        self._column.take_file(self._path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._hand_over()
+        finally:
+            self._file = None
+            # The engine has the file under a name of its own.
+            with suppress(OSError):
+                Path(self._path).unlink()
 
 
 class Cursor:
@@ -536,6 +607,7 @@ class Database:
         if _forks.is_child:
             refuse_forked()
         self._options = engine_options(options, memory)
+        self._file_bytes = options.with_profile().target_file_bytes
         self._memory = memory
         self.path = new_directory(options.directory)
         _forks.is_opened = True
@@ -570,6 +642,15 @@ class Database:
             except Exception as error:
                 raise _failed(error) from error
         return columns[state]
+
+    def sorted_rows(self, state: str) -> SortedRows:
+        """What brings the rows of a restore into the column of a state, which has none of them.
+
+        Raises:
+            StoreError: The engine cannot make the column.
+        """
+        path = str(Path(self.path, f"{new_token()}.rows"))
+        return SortedRows(self.column(state), path, self._options, self._file_bytes)
 
     def _families_of(self, files: Sequence[str]) -> list[str]:
         """Bring files into the directory, and return the column families that they have."""

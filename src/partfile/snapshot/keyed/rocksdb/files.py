@@ -13,7 +13,7 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,13 +67,18 @@ def single_rows(found: Iterable[Pairs]) -> Iterator[tuple[bytes, bytes]]:
     return chain.from_iterable(zip(rows, values, strict=True) for rows, values in found)
 
 
+def _list_of(row: bytes) -> bytes:
+    """Of a row of a list, the part that names the list: all of the one in front. Raises as ``is_in_front``."""
+    return row[: end_of_piece(row, end_of_piece(row, 0)[1])[1]]
+
+
 def is_in_front(row: bytes) -> bool:
     """Whether a row of a list is the one in front of its elements.
 
     Raises:
         SnapshotCorrupt: It is no row of keyed state.
     """
-    return end_of_piece(row, end_of_piece(row, 0)[1])[1] == len(row)
+    return _list_of(row) == row
 
 
 def engine_rows(info: StateMetaInfo, group: int, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -104,26 +109,17 @@ def _with_time(info: StateMetaInfo, group: int, found: Iterator[tuple[bytes, byt
 def _with_fronts(
     info: StateMetaInfo, group: int, found: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The elements of lists, each list with the row that stands in front of it, which comes last."""
-    of_list, front = b"", (0, 0)
-    for row, data in found:
-        end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
-        if row[:end] != of_list:
-            if of_list:
-                yield of_list, _front(info, *front)
-            of_list, front = row[:end], (0, 0)
-        time_ms, place = front
-        check_place(info.name, group, row[end:], place)
-        front = max(time_ms, time_of(data) if expires(info) else 0), place + 1
-        yield row, data
-    if of_list:
-        yield of_list, _front(info, *front)
-
-
-def _front(info: StateMetaInfo, time_ms: int, next_place: int) -> bytes:
-    """The row in front of a list: the newest time, by which it expires, and the next place."""
-    data = next_place.to_bytes(PLACE_BYTES, "big")
-    return TIME.pack(time_ms) + data if expires(info) else data
+    """The elements of lists, each list behind the row that stands in front of it; one list is in memory."""
+    for of_list, elements in groupby(found, key=lambda pair: _list_of(pair[0])):
+        rows = list(elements)
+        for place, (row, _) in enumerate(rows):
+            check_place(info.name, group, row[len(of_list) :], place)
+        front = len(rows).to_bytes(PLACE_BYTES, "big")
+        if expires(info):
+            # The list expires with its newest element.
+            front = TIME.pack(max(time_of(data) for _, data in rows)) + front
+        yield of_list, front
+        yield from rows
 
 
 class NativeRows(GroupsOfRows):
@@ -186,13 +182,13 @@ class NativeRows(GroupsOfRows):
         """The elements of lists, numbered anew, without the rows in front of the lists."""
         place = 0
         for row, data in self._all(group):
-            end = end_of_piece(row, end_of_piece(row, 0)[1])[1]
-            if end == len(row):
+            of_list = _list_of(row)
+            if of_list == row:
                 place = 0
                 continue
             if not self._is_live(data):
                 continue
-            yield row[:end] + place.to_bytes(PLACE_BYTES, "big"), data
+            yield of_list + place.to_bytes(PLACE_BYTES, "big"), data
             place += 1
 
 
