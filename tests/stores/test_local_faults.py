@@ -268,6 +268,28 @@ def test_every_failing_call_of_a_creation(tmp_path: Path) -> None:
     assert n > 10
 
 
+@pytest.mark.fault("F2")
+def test_every_failing_call_of_a_read_is_told_and_closes_what_it_opened(tmp_path: Path) -> None:
+    """Also where the file that was opened cannot be looked at, as one that NFS has lost."""
+    with LocalStore(str(tmp_path)) as store:
+        store.create_file("a/state", DATA)
+    only = {"open_directory", "stat_name", "open_existing", "stat_open", "read"}
+    recorder = Recorder(only)
+    with failing(tmp_path, recorder) as store:
+        begin = recorder.count
+        assert store.read_file("a/state", 99) == DATA
+    assert set(recorder.names[begin:]) == only
+    for at in range(begin + 1, recorder.count + 1):
+        calls = TrackedCalls()
+        fault = FailAt(at, OSError(errno.ESTALE, ""), only=only)
+        with LocalStore(str(tmp_path), calls=intercept(calls, fault)) as store:
+            opened = set(calls.open_descriptors)
+            with pytest.raises(StoreError):
+                store.read_file("a/state", 99)
+            assert calls.open_descriptors == opened
+            assert store.read_file("a/state", 99) == DATA
+
+
 @pytest.mark.parametrize(
     "verb",
     [

@@ -307,7 +307,7 @@ class LocalTree:
             self._check_regular(status, path)
             descriptor = self.calls.open_existing(directory, name, access)
         try:
-            self._check_regular(self.calls.stat_open(descriptor), path)
+            self._check_regular(self.status_open(descriptor, path), path)
         except BaseException:
             self.calls.close(descriptor)
             raise
