@@ -238,6 +238,8 @@ class RunningSnapshot:
             self._future.add_done_callback(lambda future: self.release() if future.cancelled() else None)
             return
         self._future = Future()
+        # Another thread may cancel the snapshot meanwhile, and not the future, which is to have the error.
+        self._future.set_running_or_notify_cancel()
         try:
             self._future.set_result(self.run())
         except Exception as error:  # noqa: BLE001 - result() raises it, as it does for an executor's.
