@@ -534,7 +534,6 @@ class CheckpointsStateMachine(RocksDBStateMachine):
     Older ones are deleted, and so is what is shared with them and not with those that stay.
     """
 
-    most_retained = 3
     # No rules: those above have them, and here there is more of the others.
     freeze: ClassVar[Any] = None
     write: ClassVar[Any] = None
@@ -587,16 +586,36 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         return {file.path for data in found for file in decode_incremental(data, "a document").shared_files()}
 
     @rule(
+        steps=st.lists(
+            st.tuples(KEYS, st.sampled_from(KINDS_TAKEN), st.sampled_from(ENDS), st.booleans()), min_size=1, max_size=6
+        ),
         number=NUMBERS,
-        word=WORDS,
-        ends=st.lists(st.tuples(KEYS, st.sampled_from(KINDS_TAKEN), st.sampled_from(ENDS)), min_size=1, max_size=4),
+        retained=st.integers(1, 3),
+        passed_ms=st.sampled_from([0, MINUTE_MS // 2, MINUTE_MS]),
     )
-    def go_on(self, number: int, word: str, ends: list[tuple[str, Any, str]]) -> None:
-        """Take some checkpoints, and change something before each."""
-        for key, kind, end in ends:
+    def go_on(self, steps: list[tuple[str, Any, str, bool]], number: int, retained: int, passed_ms: int) -> None:
+        """Take some checkpoints, of which so many are retained, and change something before each.
+
+        The engine may have replaced all its files by then.
+        """
+        self.pass_time(passed_ms)
+        for key, kind, end, is_merged in steps:
             self.update_value(key, 0, number)
-            self.change_list(key, 0, [word], replaces=False)
+            self.change_list(key, 0, ["d"], replaces=False)
+            if is_merged:
+                self.merge()
             self.checkpoint(kind, end)
+            self.subsume(retained)
+
+    def merge(self) -> None:
+        """Have the engine merge its files."""
+        for backend in self.backends:
+            if isinstance(backend, RocksDBBackend):
+                for name in NAMES:
+                    backend.database.column(name).flush()
+                    engine = backend.database._opened.engine
+                    assert engine is not None
+                    engine.get_column_family(f"state-{name}").compact_range(None, None)
 
     def checkpoint(self, kind: Any, end: str) -> None:
         """Take one, which is complete, or aborted, or complete without a word to its subtasks."""
@@ -617,7 +636,6 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         self.complete(named, self.model.now_ms)
         if end == "complete":
             self.told("confirm")
-        self.subsume(self.most_retained)
 
     def complete(self, handles: list[StateHandle], now_ms: int) -> None:
         """Retain a checkpoint of what the model holds."""
@@ -627,7 +645,6 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         self.newest_named = shared or self.newest_named
         self.lost -= shared
 
-    @rule(left=st.integers(1, 2))
     def subsume(self, left: int) -> None:
         """Delete the oldest checkpoints; what is shared by others stays, and nothing else."""
         if not self.retained:
