@@ -76,6 +76,15 @@ RESTORES: dict[str, Any] = {
     "goes_on_ms": st.sampled_from([None, MINUTE_MS // 2, MINUTE_MS]),
 }
 """How a run goes on: with how many subtasks, on which backend, told which time and when, and what comes at once."""
+GOES_ON: dict[str, Any] = {
+    "steps": st.lists(
+        st.tuples(KEYS, st.sampled_from(KINDS_TAKEN), st.sampled_from(ENDS), st.booleans()), min_size=1, max_size=6
+    ),
+    "number": NUMBERS,
+    "retained": st.integers(1, 3),
+    "passed_ms": st.sampled_from([0, MINUTE_MS // 2, MINUTE_MS]),
+}
+"""Checkpoints that are taken one after the other, how many are retained, and the time that passes before them."""
 Place = tuple[str, Any]
 
 
@@ -585,14 +594,7 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         found = [data for data in map(self.storage.read_bytes, handles) if is_incremental(data)]
         return {file.path for data in found for file in decode_incremental(data, "a document").shared_files()}
 
-    @rule(
-        steps=st.lists(
-            st.tuples(KEYS, st.sampled_from(KINDS_TAKEN), st.sampled_from(ENDS), st.booleans()), min_size=1, max_size=6
-        ),
-        number=NUMBERS,
-        retained=st.integers(1, 3),
-        passed_ms=st.sampled_from([0, MINUTE_MS // 2, MINUTE_MS]),
-    )
+    @rule(**GOES_ON)
     def go_on(self, steps: list[tuple[str, Any, str, bool]], number: int, retained: int, passed_ms: int) -> None:
         """Take some checkpoints, of which so many are retained, and change something before each.
 
@@ -656,6 +658,7 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         assert self.named() <= self.found() <= self.named() | self.newest_named | self.lost
 
     @rule(
+        goes_on=st.fixed_dictionaries(GOES_ON),
         back=st.integers(0, 2),
         is_claimed=st.booleans(),
         is_carried=st.booleans(),
@@ -663,6 +666,11 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         # From the heap no file can be claimed.
         **(RESTORES | {"which": st.sampled_from([0, 1, 1, 1])}),
     )
+    def go_on_and_restore(self, *, goes_on: dict[str, Any], **how: Any) -> None:
+        """Take some checkpoints, and go on from one of them: a history of chance does both too rarely."""
+        self.go_on(**goes_on)
+        self.go_on_from_checkpoint(**how)
+
     def go_on_from_checkpoint(
         self, *, back: int, is_claimed: bool, is_carried: bool, is_restarted: bool, which: int, **how: Any
     ) -> None:
