@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError
+from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError, UnencodableState
 from partfile.snapshot.state_file import NamedState, StateMetaInfo, decode_json, encode_json, encode_states
 from partfile.snapshot.streams import Scope
 
@@ -237,7 +238,7 @@ def write_operator_state(states: OperatorStateStore, streams: CheckpointStreamFa
 
 def _encoded(state: ListState[Any] | BroadcastState[Any, Any]) -> tuple[StateMetaInfo, Sequence[bytes]]:
     if isinstance(state, ListState):
-        return state.info, [state.codec.encode(element) for element in state.get()]
+        return state.info, [encode_element(state.info.name, state.codec, element) for element in state.get()]
     return state.info, [encode_map(state.descriptor, state.entries())]
 
 
@@ -268,14 +269,28 @@ def check_same_state(known: StateMetaInfo, asked: StateMetaInfo, where: str) -> 
             )
 
 
+def encode_element(state: str, codec: Codec[Element], element: Element) -> bytes:
+    """An element of a state, encoded.
+
+    Raises:
+        UnencodableState: The codec has no form for it; the error names both.
+    """
+    try:
+        return codec.encode(element)
+    except UnencodableState as error:
+        message = f"state {state!r}, codec {codec.info.name!r}: {error.message}"
+        raise UnencodableState(message, hint=error.hint) from error
+
+
 def encode_map(descriptor: BroadcastStateDescriptor[Key, Value], pairs: Iterable[tuple[Key, Value]]) -> bytes:
     """A broadcast map as its one element: a JSON list of ``[key, value]`` pairs.
 
     Raises:
         UnencodableState: A codec has no form for a key or a value.
     """
-    keys, values = descriptor.key_codec, descriptor.value_codec
-    return b"[%b]" % b",".join(b"[%b,%b]" % (keys.encode(key), values.encode(value)) for key, value in pairs)
+    keys = partial(encode_element, descriptor.name, descriptor.key_codec)
+    values = partial(encode_element, descriptor.name, descriptor.value_codec)
+    return b"[%b]" % b",".join(b"[%b,%b]" % (keys(key), values(value)) for key, value in pairs)
 
 
 def _decode_map(descriptor: BroadcastStateDescriptor[Key, Value], elements: tuple[bytes, ...]) -> dict[Key, Value]:

@@ -301,6 +301,7 @@ class ModelCodec(Generic[Model]):
         self._shared = model if is_frozen and (shares or is_immutable_model(model)) else None
         # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
         self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
+        self._leaves_out = model.model_config.get("extra") == "ignore"
         self.info = CodecInfo(name=f"model/{model.__name__}", version=version)
 
     def copy(self, value: Model) -> Model:
@@ -326,6 +327,9 @@ class ModelCodec(Generic[Model]):
     def decode(self, data: bytes) -> Model:
         """The model again, validated.
 
+        A field that was added since has its default. One that the model does not have any more is refused, since a
+        field that was renamed would begin with its default; a model with ``extra="ignore"`` leaves it out.
+
         Raises:
             SnapshotCorrupt: The bytes are not this model, or hold a name twice or a number that is not finite.
         """
@@ -334,9 +338,26 @@ class ModelCodec(Generic[Model]):
             # What is exactly as it was written needs no second parsing, which would cost more than the first.
             if value.model_dump_json().encode() != data or any(word in data for word in _NOT_FINITE):
                 check_strict(data)
+                self._check_fields(value, data)
         except (ValidationError, ValueError, RecursionError) as error:
             raise SnapshotCorrupt(f"an element of state is not a {self._model.__name__}: {error}") from error
         return value
+
+    def _check_fields(self, value: Model, data: bytes) -> None:
+        """Refuse fields that were stored and that the model does not have; raises ValueError."""
+        unknown = () if self._leaves_out else _lost_fields(decode_json(data), value.model_dump(mode="json"))
+        if unknown:
+            raise ValueError(f"it has no field {', '.join(map(repr, unknown))}")
+
+
+def _lost_fields(stored: Any, kept: Any) -> tuple[str, ...]:
+    """The names in what was stored that are missing in what was made of it, also in models within."""
+    if isinstance(stored, dict) and isinstance(kept, dict):
+        lost = tuple(name for name in stored if name not in kept)
+        return lost + tuple(name for key in stored if key in kept for name in _lost_fields(stored[key], kept[key]))
+    if isinstance(stored, list) and isinstance(kept, list) and len(stored) == len(kept):
+        return tuple(name for one, other in zip(stored, kept, strict=True) for name in _lost_fields(one, other))
+    return ()
 
 
 def is_immutable(value: object) -> bool:

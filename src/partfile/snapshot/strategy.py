@@ -7,10 +7,11 @@ import threading
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from partfile.errors import PartfileError, SnapshotCancelled
-from partfile.snapshot.operator_state import ListState, encode_map
+from partfile.errors import ConfigError, PartfileError, SnapshotCancelled
+from partfile.snapshot.operator_state import ListState, encode_element, encode_map
 from partfile.snapshot.state_file import encode_states
 from partfile.snapshot.streams import Scope
 
@@ -163,6 +164,14 @@ class SnapshotOptions:
     """The purpose of a snapshot."""
 
     kind: Literal["checkpoint", "savepoint"] = "checkpoint"
+
+    def __post_init__(self) -> None:
+        # A savepoint that was taken as a checkpoint would go with it.
+        if self.kind not in ("checkpoint", "savepoint"):
+            raise ConfigError(
+                f"SnapshotOptions: kind={self.kind!r} is no kind of snapshot",
+                hint="Write SnapshotOptions('checkpoint') or SnapshotOptions('savepoint').",
+            )
 
     @property
     def is_savepoint(self) -> bool:
@@ -586,7 +595,8 @@ def encode_resources(resources: FullSnapshotResources) -> bytes:
 def _list_copy(state: ListState[Any]) -> tuple[StateMetaInfo, Encoder]:
     codec = state.codec
     copies = [codec.copy(element) for element in state.get()]
-    return state.info, lambda: (codec.encode(element) for element in copies)
+    encode = partial(encode_element, state.info.name, codec)
+    return state.info, lambda: map(encode, copies)
 
 
 def _map_copy(state: BroadcastState[Any, Any]) -> tuple[StateMetaInfo, Encoder]:

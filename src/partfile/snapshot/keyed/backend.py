@@ -32,6 +32,7 @@ from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.keys import (
     LONG_HEAD,
     SHORT_HEADS,
+    KeyCodec,
     check_max_parallelism,
     end_of_piece,
     group_of_hash,
@@ -58,12 +59,14 @@ from partfile.snapshot.state_file import MAX_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
 
     import pyarrow as pa
 
     from partfile.snapshot.keyed.descriptors import Descriptor, Earlier
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
-    from partfile.snapshot.keyed.keys import Key, KeyCodec, KeyGroupRange
+    from partfile.snapshot.keyed.keys import Key, KeyGroupRange
     from partfile.snapshot.keyed.states import Cell, CellRows, ListRows, MapRows, Rows
     from partfile.snapshot.keyed.ttl import Ttl
     from partfile.snapshot.state_file import Codec, StateMetaInfo
@@ -222,7 +225,7 @@ class Table(ABC):
 TableOf = TypeVar("TableOf", bound=Table)
 
 
-class _ForkLock:
+class ForkLock:
     """A lock that is free in the child of a fork, which lacks the thread that held it in the parent."""
 
     def __init__(self) -> None:
@@ -240,7 +243,7 @@ class _ForkLock:
         self._lock = threading.Lock()
 
 
-_fork_locks: weakref.WeakSet[_ForkLock] = weakref.WeakSet()
+_fork_locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
@@ -342,6 +345,8 @@ class KeyedStateBackend(ABC):
     def __init__(
         self, key_codec: KeyCodec, groups: KeyGroupRange, max_parallelism: int, restored: Sequence[RestoredRows] = ()
     ) -> None:
+        if not isinstance(key_codec, KeyCodec):
+            raise ConfigError(f"{key_codec!r} is no codec of keys", hint="Write for instance KeyCodec('string').")
         check_max_parallelism(max_parallelism)
         if groups.last >= max_parallelism:
             raise ConfigError(
@@ -367,7 +372,7 @@ class KeyedStateBackend(ABC):
         self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
         self._slots = len(groups)
         self._open: set[int] = set()
-        self._lock = _ForkLock()
+        self._lock = ForkLock()
         self._restore(restored)
 
     def _restore(self, restored: Sequence[RestoredRows]) -> None:
@@ -543,6 +548,14 @@ class KeyedStateBackend(ABC):
         self.context.close()
         # The way of each row pays for no question: a key cannot be located, so that none becomes the current one.
         self._locate = _refuse_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def tables(self) -> dict[str, Table]:
         """The rows of the registered states, by name."""
@@ -724,6 +737,11 @@ def files_of(
         ConfigError: A file has other keys or another number of key groups, or none has one of these groups.
     """
     for file in restored:
+        if not hasattr(file, "groups"):
+            raise ConfigError(
+                f"restored has {file!r}, which is no file of keyed state",
+                hint="Of what read_keyed_files() gives, hand over the file: restored=[one.file for one in files]",
+            )
         check_fits(file, key_codec, max_parallelism)
     found = [one for one in restored if one.groups.first <= groups.last and groups.first <= one.groups.last]
     held = {group for one in found for group in one.groups}

@@ -77,7 +77,11 @@ class _Options:
     """Codecs that its values had in earlier snapshots. A restore turns such values into those of today's codec."""
 
     def __post_init__(self) -> None:
-        name = getattr(self, "name", None)
+        name, codec = getattr(self, "name", None), getattr(self, "codec", None)
+        if isinstance(codec, type) or not hasattr(codec, "info"):
+            raise ConfigError(
+                f"state {name!r}: codec={codec!r} is no codec", hint="Give an object, for instance codec=Int64Codec()."
+            )
         if self.ttl is not None and not isinstance(self.ttl, Ttl):
             raise ConfigError(
                 f"state {name!r}: ttl={self.ttl!r} is no time to live", hint=f"Write ttl=Ttl({self.ttl!r})."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from partfile.errors import ConfigError
+from partfile.snapshot.keyed.backend import KeyedStateBackend
 from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
 from partfile.snapshot.strategy import (
     EMPTY,
@@ -17,7 +19,6 @@ from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
     from partfile.snapshot.documents import StateHandle
-    from partfile.snapshot.keyed.backend import KeyedStateBackend
     from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
     from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
@@ -42,6 +43,11 @@ class KeyedStateStrategy:
     def __init__(
         self, backend: KeyedStateBackend, local: LocalStateStore | None = None, piece_bytes: int = DEFAULT_PIECE_BYTES
     ) -> None:
+        if not isinstance(backend, KeyedStateBackend):
+            raise ConfigError(
+                f"{backend!r} is no backend of keyed state",
+                hint="Write for instance KeyedStateStrategy(HeapBackend(KeyCodec('string'), groups, 128)).",
+            )
         self._backend = backend
         self._local = local
         self._piece_bytes = check_piece_bytes(piece_bytes)

@@ -22,9 +22,11 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from partfile.errors import FileTooLarge, NotFound, SnapshotCancelled, StoreError
+from partfile.errors import ConfigError, FileTooLarge, NotFound, SnapshotCancelled, StoreError
+from partfile.snapshot.keyed.backend import ForkLock
 from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
 from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
 from partfile.snapshot.keyed.rocksdb.files import TRANSFER_THREADS
 from partfile.snapshot.keyed.shared_files import SORTED_FILES, IncrementalDocument, NativeFile, encode_incremental
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.documents import FileHandle, StateHandle
     from partfile.snapshot.keyed.backend import KeyedView
     from partfile.snapshot.keyed.keyed_file import Pairs
-    from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
     from partfile.snapshot.keyed.rocksdb.files import OpenedFiles
     from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.storage import CheckpointStorage
@@ -105,7 +106,7 @@ class IncrementalStrategy:
             nothing: the first snapshot writes all files.
 
     Raises:
-        ConfigError: ``piece_bytes`` is not from 1 to less than 255 MiB.
+        ConfigError: The backend is not on RocksDB, or ``piece_bytes`` is not from 1 to less than 255 MiB.
     """
 
     def __init__(
@@ -116,13 +117,18 @@ class IncrementalStrategy:
         *,
         claims: CheckpointStorage | None = None,
     ) -> None:
+        if not isinstance(backend, RocksDBBackend):
+            raise ConfigError(
+                f"{backend!r} is no backend on RocksDB, whose files incremental snapshots are",
+                hint="Take full ones of it: KeyedStateStrategy(backend)",
+            )
         self._backend = backend
         self._local = local
         self._piece_bytes = check_piece_bytes(piece_bytes)
         self._claimed = _claimable(backend.hand_over_files(), claims)
         """Of the restored checkpoint, until the first snapshot."""
         self._files: dict[str, _Written] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         # Two snapshots that write at the same time would each write the same file, and name another.
         self._is_writing = threading.Lock()
 

@@ -1,0 +1,127 @@
+"""What a program hands to keyed state by mistake: each is refused by name, with what to write."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from partfile.errors import ConfigError, UnencodableState
+from partfile.snapshot.keyed.codecs import Int64Codec
+from partfile.snapshot.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
+from partfile.snapshot.keyed.heap import HeapBackend
+from partfile.snapshot.keyed.keys import KeyGroupRange
+from partfile.snapshot.keyed.restore import read_keyed_files
+from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
+from partfile.snapshot.keyed.strategy import KeyedStateStrategy
+from partfile.snapshot.operator_state import BroadcastStateDescriptor, OperatorStateStore, write_operator_state
+from partfile.snapshot.operator_state import ListStateDescriptor as OperatorList
+from partfile.snapshot.state_file import JsonCodec
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
+from partfile.snapshot.strategy import OperatorStateStrategy, SnapshotOptions, StrategyRunner
+from partfile.stores.local.store import LocalStore
+from support.sinks.life_cycle import in_child
+from support.state.keyed import BACKENDS, backend_of, bytes_of, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GROUPS: Any = KeyGroupRange(0, 127)
+WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "a text as keys, heap": (lambda: HeapBackend("string", GROUPS, 128), "no codec of keys", "KeyCodec('string')"),  # type: ignore[arg-type]
+    "a text as keys, RocksDB": (
+        lambda: RocksDBBackend("string", GROUPS, 128),  # type: ignore[arg-type]
+        "no codec of keys",
+        "KeyCodec('string')",
+    ),
+    "a class as a codec": (
+        lambda: ValueStateDescriptor("count", Int64Codec),  # type: ignore[arg-type]
+        "state 'count': codec=",
+        "codec=Int64Codec()",
+    ),
+    "no codec": (lambda: ListStateDescriptor("count", "int"), "state 'count': codec='int'", "codec=Int64Codec()"),  # type: ignore[arg-type]
+    "a class as a backend": (
+        lambda: KeyedStateStrategy(HeapBackend),  # type: ignore[arg-type]
+        "no backend of keyed state",
+        "KeyedStateStrategy(HeapBackend(",
+    ),
+    "increments of the heap": (
+        lambda: IncrementalStrategy(backend_of(HeapBackend)),  # type: ignore[arg-type]
+        "no backend on RocksDB",
+        "KeyedStateStrategy(backend)",
+    ),
+    "a list as a column": (lambda: backend_of().key_batch(["a"]), "no columns of Arrow", "KeyCodec("),  # type: ignore[arg-type]
+    "a kind of snapshot": (
+        lambda: SnapshotOptions("Savepoint"),  # type: ignore[arg-type]
+        "kind='Savepoint' is no kind of snapshot",
+        "SnapshotOptions('savepoint')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_none_of_its_kind_is_refused(name: str) -> None:
+    """Where it is given, and not where it is used."""
+    call, problem, to_write = WRONG[name]
+    with pytest.raises(ConfigError) as refused:
+        call()
+    assert problem in str(refused.value)
+    assert to_write in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)
+def test_what_says_where_a_file_came_from_is_no_file(tmp_path: Path, make: Any) -> None:
+    """A backend takes the file within it."""
+    storage = CheckpointStorage(LocalStore(str(tmp_path)), "job", FileStreamSettings())
+    backend = backend_of(make)
+    backend.set_current_key("a")
+    backend.value_state(value_of()).update(1)
+    running = StrategyRunner(KeyedStateStrategy(backend)).snapshot(1, 0, storage.stream_factory(1), SnapshotOptions())
+    handle = running.result().primary
+    assert handle is not None
+    with read_keyed_files(storage, [handle]) as files:
+        with pytest.raises(ConfigError, match="no file of keyed state") as refused:
+            backend_of(make, files=files)  # type: ignore[arg-type]
+        assert "restored=[one.file for one in files]" in str(refused.value.hint)
+        assert bytes_of(backend_of(make, files=[one.file for one in files])) == bytes_of(backend)
+
+
+@pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)
+def test_a_backend_is_closed_at_the_end_of_its_block(make: Any) -> None:
+    """Also where the block fails."""
+    with pytest.raises(ZeroDivisionError), backend_of(make) as backend:
+        raise ZeroDivisionError
+    with pytest.raises(ConfigError, match="the keyed state is closed"):
+        backend.key_batch(pa.array(["a"]))
+
+
+def test_an_element_that_cannot_be_written_names_its_state() -> None:
+    """In the caller's thread, in a snapshot in two parts, and of either kind of state."""
+    for descriptor in (OperatorList("words", JsonCodec()), BroadcastStateDescriptor("words", JsonCodec(), JsonCodec())):
+        states = OperatorStateStore({})
+        if isinstance(descriptor, OperatorList):
+            states.list_state(descriptor).update([float("nan")])
+        else:
+            states.broadcast_state(descriptor).put("a", float("nan"))
+        streams = CheckpointStorage(LocalStore("/nowhere/at/all"), "job", FileStreamSettings()).stream_factory(1)
+        with pytest.raises(UnencodableState, match="state 'words', codec 'json'"):
+            write_operator_state(states, streams)
+        running = StrategyRunner(OperatorStateStrategy(states)).snapshot(1, 0, streams, SnapshotOptions())
+        with pytest.raises(UnencodableState, match="state 'words', codec 'json'"):
+            running.result()
+
+
+def test_a_child_of_a_fork_waits_for_no_thread_that_told_a_strategy() -> None:
+    """One of the parent had its lock at the fork, and the child lacks that thread."""
+    strategy = IncrementalStrategy(backend_of(RocksDBBackend))  # type: ignore[arg-type]
+
+    def confirm() -> None:
+        signal.alarm(60)
+        strategy.confirm(1)
+
+    with strategy._lock:
+        assert in_child(confirm) == 0
