@@ -271,9 +271,11 @@ def test_a_large_batch_is_as_its_rows(make: Any, rng: Any) -> None:
     assert bytes_of(alone) == bytes_of(batched)
 
 
-def calls_of(backend: KeyedStateBackend) -> dict[str, Callable[[], Any]]:
-    """Every way to read or change a backend, by name. Each of its five states expires, and pays with each access."""
-    ttl = Ttl(60, cleanup_entries=ENTRIES_AT_ONCE)
+PAYS_EACH_TIME = Ttl(60, cleanup_entries=ENTRIES_AT_ONCE)
+
+
+def calls_of(backend: KeyedStateBackend, ttl: Ttl = PAYS_EACH_TIME) -> dict[str, Callable[[], Any]]:
+    """Every way to read or change a backend, by name. Each of its five states expires."""
     value, rows, pairs, largest, mean = states_of(backend, ttl)
     keys = backend.key_batch(pa.array(["a", "b"]))
     backend.set_current_key("a")
@@ -343,7 +345,7 @@ def test_a_state_that_expires_is_refused_until_the_time_is_told(make: Any) -> No
     before.set_current_key("a")
     state.update(7)
     backend = backend_of(make, files=[KeyedFile(bytes_of(before), "file")], is_told_time=False)
-    calls = calls_of(backend)
+    calls = calls_of(backend, Ttl(60))
     held = bytes_of(backend)
     removes = {
         "ValueState.update to None",

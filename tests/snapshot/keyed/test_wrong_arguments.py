@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "no backend on RocksDB",
         "KeyedStateStrategy(backend)",
     ),
-    "a list as a column": (lambda: backend_of().key_batch(["a"]), "no columns of Arrow", "KeyCodec("),  # type: ignore[arg-type]
+    "a list as a column": (lambda: backend_of().key_batch(["a"]), "no columns of Arrow", "KeyCodec("),
     "a kind of snapshot": (
         lambda: SnapshotOptions("Savepoint"),  # type: ignore[arg-type]
         "kind='Savepoint' is no kind of snapshot",
