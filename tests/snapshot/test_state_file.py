@@ -406,3 +406,14 @@ def test_a_field_that_a_model_has_no_longer_is_refused() -> None:
         amount: int = 0
 
     assert ModelCodec(Loose).decode(b'{"amounts":1}') == Loose()
+
+    class Around(BaseModel):
+        model_config = ConfigDict(extra="ignore")
+        loose: Loose = Loose()
+        item: Item = Item()
+
+    around = ModelCodec(Around)
+    assert around.decode(b'{"old":1,"loose":{"amounts":1}}') == Around()
+    with pytest.raises(SnapshotCorrupt, match="it has no field 'amounts'") as refused:
+        around.decode(b'{"item":{"amounts":1}}')
+    assert "earlier=(Earlier(" in str(refused.value.hint)

@@ -301,7 +301,6 @@ class ModelCodec(Generic[Model]):
         self._shared = model if is_frozen and (shares or is_immutable_model(model)) else None
         # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
         self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
-        self._leaves_out = model.model_config.get("extra") == "ignore"
         self.info = CodecInfo(name=f"model/{model.__name__}", version=version)
 
     def copy(self, value: Model) -> Model:
@@ -344,19 +343,36 @@ class ModelCodec(Generic[Model]):
         return value
 
     def _check_fields(self, value: Model, data: bytes) -> None:
-        """Refuse fields that were stored and that the model does not have; raises ValueError."""
-        unknown = () if self._leaves_out else _lost_fields(decode_json(data), value.model_dump(mode="json"))
+        """Refuse fields that were stored and that the model does not have; raises SnapshotCorrupt."""
+        unknown = _lost_fields(decode_json(data), value.model_dump(mode="json"), value)
         if unknown:
-            raise ValueError(f"it has no field {', '.join(map(repr, unknown))}")
+            name = self._model.__name__
+            raise SnapshotCorrupt(
+                f"an element of state is not a {name}: it has no field {', '.join(map(repr, unknown))}",
+                hint="Restore it with the model as it was. Keyed state converts values: "
+                f"ModelCodec({name}, version={self.info.version + 1}), earlier=(Earlier(OLD_CODEC, convert),)",
+            )
 
 
-def _lost_fields(stored: Any, kept: Any) -> tuple[str, ...]:
-    """The names in what was stored that are missing in what was made of it, also in models within."""
+def _lost_fields(stored: Any, kept: Any, value: Any) -> tuple[str, ...]:
+    """The names in what was stored that are missing in what was made of it, also in models within.
+
+    Args:
+        stored: The JSON that was read.
+        kept: The JSON of the value.
+        value: What was made of it; a model in it with ``extra="ignore"`` leaves names out.
+    """
     if isinstance(stored, dict) and isinstance(kept, dict):
-        lost = tuple(name for name in stored if name not in kept)
-        return lost + tuple(name for key in stored if key in kept for name in _lost_fields(stored[key], kept[key]))
-    if isinstance(stored, list) and isinstance(kept, list) and len(stored) == len(kept):
-        return tuple(name for one, other in zip(stored, kept, strict=True) for name in _lost_fields(one, other))
+        is_model = isinstance(value, BaseModel)
+        leaves_out = is_model and value.model_config.get("extra") == "ignore"
+        lost = () if leaves_out else tuple(name for name in stored if name not in kept)
+        within = value if isinstance(value, dict) else vars(value) if is_model else {}
+        return lost + tuple(
+            name for key in stored if key in kept for name in _lost_fields(stored[key], kept[key], within.get(key))
+        )
+    if isinstance(stored, list) and isinstance(kept, list) and isinstance(value, list | tuple):
+        both = zip(stored, kept, value, strict=False)
+        return tuple(name for one in both for name in _lost_fields(*one))
     return ()
 
 

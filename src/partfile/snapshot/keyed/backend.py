@@ -438,8 +438,8 @@ class KeyedStateBackend(ABC):
         if outside is not None:
             key = self.key_codec.decode(keys[groups.index(outside)])
             raise self._not_here(outside, f"the key {key!r}")
-        slots, rows = [group - first for group in groups], [length_head(len(key)) + key + VOID for key in keys]
-        return KeyBatch(self.context, slots, rows)
+        rows = [(SHORT_HEADS[len(key)] if len(key) < LONG_HEAD else length_head(len(key))) + key + VOID for key in keys]
+        return KeyBatch(self.context, [group - first for group in groups], rows)
 
     def advance_time(self, now_ms: int) -> None:
         """Tell the present, by which values are stamped and expire. It never goes back: an earlier time is ignored.
