@@ -326,9 +326,6 @@ class ModelCodec(Generic[Model]):
     def decode(self, data: bytes) -> Model:
         """The model again, validated.
 
-        A field that was added since has its default. One that the model does not have any more is refused, since a
-        field that was renamed would begin with its default; a model with ``extra="ignore"`` leaves it out.
-
         Raises:
             SnapshotCorrupt: The bytes are not this model, or hold a name twice or a number that is not finite.
         """
@@ -337,43 +334,9 @@ class ModelCodec(Generic[Model]):
             # What is exactly as it was written needs no second parsing, which would cost more than the first.
             if value.model_dump_json().encode() != data or any(word in data for word in _NOT_FINITE):
                 check_strict(data)
-                self._check_fields(value, data)
         except (ValidationError, ValueError, RecursionError) as error:
             raise SnapshotCorrupt(f"an element of state is not a {self._model.__name__}: {error}") from error
         return value
-
-    def _check_fields(self, value: Model, data: bytes) -> None:
-        """Refuse fields that were stored and that the model does not have; raises SnapshotCorrupt."""
-        unknown = _lost_fields(decode_json(data), value.model_dump(mode="json"), value)
-        if unknown:
-            name = self._model.__name__
-            raise SnapshotCorrupt(
-                f"an element of state is not a {name}: it has no field {', '.join(map(repr, unknown))}",
-                hint="Restore it with the model as it was. Keyed state converts values: "
-                f"ModelCodec({name}, version={self.info.version + 1}), earlier=(Earlier(OLD_CODEC, convert),)",
-            )
-
-
-def _lost_fields(stored: Any, kept: Any, value: Any) -> tuple[str, ...]:
-    """The names in what was stored that are missing in what was made of it, also in models within.
-
-    Args:
-        stored: The JSON that was read.
-        kept: The JSON of the value.
-        value: What was made of it; a model in it with ``extra="ignore"`` leaves names out.
-    """
-    if isinstance(stored, dict) and isinstance(kept, dict):
-        is_model = isinstance(value, BaseModel)
-        leaves_out = is_model and value.model_config.get("extra") == "ignore"
-        lost = () if leaves_out else tuple(name for name in stored if name not in kept)
-        within = value if isinstance(value, dict) else vars(value) if is_model else {}
-        return lost + tuple(
-            name for key in stored if key in kept for name in _lost_fields(stored[key], kept[key], within.get(key))
-        )
-    if isinstance(stored, list) and isinstance(kept, list) and isinstance(value, list | tuple):
-        both = zip(stored, kept, value, strict=False)
-        return tuple(name for one in both for name in _lost_fields(*one))
-    return ()
 
 
 def is_immutable(value: object) -> bool:

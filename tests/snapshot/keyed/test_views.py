@@ -368,6 +368,20 @@ def test_a_state_that_expires_is_refused_until_the_time_is_told(make: Any) -> No
         backend.set_current_key("a")
 
 
+def test_a_state_that_does_not_expire_needs_no_time(make: Any) -> None:
+    """Though another one does, for which the choice of a key pays."""
+    backend = backend_of(make, is_told_time=False)
+    ttl = Ttl(60, cleanup_entries=ENTRIES_AT_ONCE, cleanup_on="key")
+    expiring = backend.list_state(list_of(ttl))
+    state = backend.value_state(value_of())
+    backend.set_current_key("a")
+    state.update(1)
+    assert state.value_batch(backend.key_batch(pa.array(["a"]))) == [1]
+    backend.set_current_key("a")
+    with pytest.raises(ConfigError, match="does not know the time"):
+        expiring.add("x")
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_a_view_that_was_released_is_refused(make: Any, is_closed: bool) -> None:
     """Also one of a backend that is closed, and one whose rows are those of states that are not registered."""

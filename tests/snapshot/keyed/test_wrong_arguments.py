@@ -54,7 +54,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "no backend on RocksDB",
         "KeyedStateStrategy(backend)",
     ),
-    "a list as a column": (lambda: backend_of().key_batch(["a"]), "no columns of Arrow", "KeyCodec("),
+    "a list as a column": (
+        lambda: backend_of().key_batch(["a"]),
+        "of the type list is no column of Arrow",
+        "KeyCodec(",
+    ),
     "a kind of snapshot": (
         lambda: SnapshotOptions("Savepoint"),  # type: ignore[arg-type]
         "kind='Savepoint' is no kind of snapshot",

@@ -402,8 +402,9 @@ class KeyedStateBackend(ABC):
         size_bytes = len(data)
         context.row = (SHORT_HEADS[size_bytes] if size_bytes < LONG_HEAD else length_head(size_bytes)) + data + VOID
         context.slot = slot
-        for expiry in self._charged:
-            expiry.count()
+        if context.knows_time:
+            for expiry in self._charged:
+                expiry.count()
 
     @property
     def current_key(self) -> Key:
@@ -444,7 +445,7 @@ class KeyedStateBackend(ABC):
     def advance_time(self, now_ms: int) -> None:
         """Tell the present, by which values are stamped and expire. It never goes back: an earlier time is ignored.
 
-        A snapshot does not hold it. An access to a state that expires is refused until it is told.
+        A snapshot does not hold it. Reads and writes of a state that expires are refused until it is told.
 
         Args:
             now_ms: In milliseconds since 1970; the time of a batch, so that a batch that is repeated does the same.

@@ -351,7 +351,8 @@ class KeyCodec:
             ConfigError: A column is of another kind, or a key is null.
         """
         if not all(isinstance(one, pa.Array | pa.ChunkedArray) for one in columns):
-            raise self._refused(f"{columns!r} are no columns of Arrow: pyarrow.array([...])")
+            shown = ", ".join(type(one).__name__ for one in columns)
+            raise self._refused(f"what is of the type {shown} is no column of Arrow, as pyarrow.array([...])")
         columns = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns]
         kinds = tuple(kind_of(column.type) for column in columns)
         if kinds != self.kinds:

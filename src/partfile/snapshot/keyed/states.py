@@ -104,9 +104,10 @@ class KeyContext:
                 "the places of these keys are those of another backend",
                 hint="Find them with the backend of the state: backend.key_batch(KEYS)",
             )
-        for expiry in self.charged:
-            for _ in keys.rows:
-                expiry.count()
+        if self.knows_time:
+            for expiry in self.charged:
+                for _ in keys.rows:
+                    expiry.count()
 
     def read_each(self, keys: KeyBatch, read: Callable[[], Result]) -> list[Result]:
         """What is read of each of many keys, which is made the current one for it. None is current afterwards."""

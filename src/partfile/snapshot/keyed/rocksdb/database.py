@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import quote
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 128 * _MIB
-_LOOK_EACH = 1000
-"""After so many rows it is asked how large the file has become that they are written to."""
+_LOOK_EACH_BYTES = _MIB
+"""After so many bytes of rows, or a quarter of a small file, it is asked how large their file has become."""
 _ROW_BYTES = 64
 """About what a row takes in memory beside its key and value."""
 MAX_STALL_S = 300
@@ -435,6 +434,8 @@ class SortedRows:
         self._options = options
         self._file_bytes = file_bytes
         self._file: rocksdict.SstFileWriter | None = None
+        self._unseen_bytes = 0
+        """So much was written since the size of the file was asked for."""
 
     def write(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Write rows behind those before, in the order of their keys.
@@ -442,14 +443,17 @@ class SortedRows:
         Raises:
             StoreError: The disk has no room, or the keys are not in order.
         """
-        left = iter(pairs)
-        while some := tuple(islice(left, _LOOK_EACH)):
+        look_each = min(_LOOK_EACH_BYTES, self._file_bytes // 4)
+        for key, value in pairs:
             try:
                 if self._file is None:
                     self._file = rocksdict.SstFileWriter(self._options)
                     self._file.open(self._path)
-                for key, value in some:
-                    self._file[key] = value
+                self._file[key] = value
+                self._unseen_bytes += len(key) + len(value)
+                if self._unseen_bytes < look_each:
+                    continue
+                self._unseen_bytes = 0
                 is_full = self._file.file_size() >= self._file_bytes
             except Exception as error:
                 raise _failed(error) from error
@@ -472,6 +476,10 @@ class SortedRows:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if _forks.is_child:
+            # The file is the parent's, which writes on.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._file))
+            return
         try:
             if kind is None:
                 self._hand_over()
