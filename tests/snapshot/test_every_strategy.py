@@ -3,7 +3,7 @@
 Whatever the end is: the view is released exactly once, what was opened is closed, and a file that no handle names is
 deleted. What ends well gives the same bytes on both ways.
 
-Runs of keys, the state of deduplication, are written by no strategy: whoever deduplicates writes them with each
+Runs of keys, the state of deduplication, are written by no strategy. A sink, or a task of Spark, writes them with each
 checkpoint, in its own thread, through the streams that strategies have. There is no view to release. They have tests of
 their own at the end.
 """
@@ -496,8 +496,8 @@ def test_runs_of_keys_are_whole_whatever_becomes_of_their_writing(
 ) -> None:
     """Each file of keys in turn cannot be written, or is the last before the user ends the run (Ctrl-C).
 
-    No strategy writes them: a checkpoint of the sink does, by ``KnownKeys.write_runs``, in whatever thread the sink
-    is used. All that was mapped is let go of with the sink. What lost runs have left is the cleaner's to delete: the
+    No strategy writes them: a checkpoint of the sink does, by ``KnownKeys.write_runs``, in the thread that uses
+    the sink. All that was mapped is let go of with the sink. What lost runs have left is the cleaner's to delete: the
     next start knows no more than its checkpoint, and another run may be about to name such files (R6).
     """
     for module in (run_file, deduplicate):

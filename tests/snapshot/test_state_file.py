@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, ValidationError
 
 from partfile.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge, UnencodableState
 from partfile.snapshot import state_file
@@ -382,3 +382,20 @@ def test_unknown_meta_information_is_refused(change: dict[str, object]) -> None:
     StateMetaInfo.model_validate(raw)
     with pytest.raises(ValidationError):
         StateMetaInfo.model_validate({**raw, **change})
+
+
+def test_a_renamed_field_is_kept_by_an_alias_or_refused_if_it_is_forbidden() -> None:
+    """As SNAPSHOTS.md says; without either it has its default."""
+
+    class Kept(BaseModel):
+        count: int = Field(0, validation_alias=AliasChoices("count", "n"))
+
+    class Forbidden(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        count: int = 0
+
+    kept = ModelCodec(Kept)
+    assert kept.decode(b'{"n":5}').count == 5
+    assert kept.decode(kept.encode(kept.decode(b'{"n":5}'))).count == 5
+    with pytest.raises(SnapshotCorrupt, match="an element of state is not a Forbidden"):
+        ModelCodec(Forbidden).decode(b'{"n":5}')

@@ -558,7 +558,7 @@ class CheckpointsStateMachine(RocksDBStateMachine):
         self.newest_named: set[str] = set()
         """By the newest incremental checkpoint: the next one may name them again, also when that one is deleted."""
         self.lost: set[str] = set()
-        """Files of checkpoints that no coordinator knows: nobody has to delete them."""
+        """Files of checkpoints that no coordinator knows: no later coordinator has to delete them."""
         self.strategies: list[Any] = []
         self.strategies_of: list[KeyedStateBackend] = []
         """What the strategies are of; another list after each restore."""

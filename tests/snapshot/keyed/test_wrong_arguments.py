@@ -103,7 +103,7 @@ def test_a_backend_is_closed_at_the_end_of_its_block(make: Any) -> None:
         backend.key_batch(pa.array(["a"]))
 
 
-def test_an_element_that_cannot_be_written_names_its_state() -> None:
+def test_an_element_that_cannot_be_written_names_its_state(tmp_path: Path) -> None:
     """In the caller's thread, in a snapshot in two parts, and of either kind of state."""
     for descriptor in (OperatorList("words", JsonCodec()), BroadcastStateDescriptor("words", JsonCodec(), JsonCodec())):
         states = OperatorStateStore({})
@@ -111,12 +111,13 @@ def test_an_element_that_cannot_be_written_names_its_state() -> None:
             states.list_state(descriptor).update([float("nan")])
         else:
             states.broadcast_state(descriptor).put("a", float("nan"))
-        streams = CheckpointStorage(LocalStore("/nowhere/at/all"), "job", FileStreamSettings()).stream_factory(1)
+        streams = CheckpointStorage(LocalStore(str(tmp_path)), "job", FileStreamSettings()).stream_factory(1)
         with pytest.raises(UnencodableState, match="state 'words', codec 'json'"):
             write_operator_state(states, streams)
         running = StrategyRunner(OperatorStateStrategy(states)).snapshot(1, 0, streams, SnapshotOptions())
         with pytest.raises(UnencodableState, match="state 'words', codec 'json'"):
             running.result()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_child_of_a_fork_waits_for_no_thread_that_told_a_strategy() -> None:
@@ -127,5 +128,5 @@ def test_a_child_of_a_fork_waits_for_no_thread_that_told_a_strategy() -> None:
         signal.alarm(60)
         strategy.confirm(1)
 
-    with strategy._lock:
+    with strategy._lock, strategy._is_writing:
         assert in_child(confirm) == 0

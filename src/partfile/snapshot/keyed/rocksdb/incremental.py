@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from stat import S_ISREG
@@ -130,7 +129,7 @@ class IncrementalStrategy:
         self._files: dict[str, _Written] = {}
         self._lock = ForkLock()
         # Two snapshots that write at the same time would each write the same file, and name another.
-        self._is_writing = threading.Lock()
+        self._is_writing = ForkLock()
 
     def sync_prepare_resources(self, options: SnapshotOptions) -> LinkedView | KeyedView:
         """Write the rows to files, and link them: as long as it takes to write what is in memory.
