@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    RootModel,
+    ValidationError,
+    model_validator,
+)
 
-from partfile.errors import SnapshotCorrupt, SnapshotVersionError, StateTooLarge, UnencodableState
+from partfile.errors import ConfigError, SnapshotCorrupt, SnapshotVersionError, StateTooLarge, UnencodableState
 from partfile.snapshot import state_file
 from partfile.snapshot.documents import FORMAT_VERSION, header_of
 from partfile.snapshot.state_file import (
@@ -399,3 +409,57 @@ def test_a_renamed_field_is_kept_by_an_alias_or_refused_if_it_is_forbidden() -> 
     assert kept.decode(kept.encode(kept.decode(b'{"n":5}'))).count == 5
     with pytest.raises(SnapshotCorrupt, match="an element of state is not a Forbidden"):
         ModelCodec(Forbidden).decode(b'{"n":5}')
+
+
+def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> None:
+    """A field with an alias alone is written by its name, which it is not read by; an error says so at the start."""
+
+    class Alias(BaseModel):
+        count: int = Field(0, alias="n")
+
+    class Other(BaseModel):
+        model_config = ConfigDict(serialize_by_alias=True)
+        count: int = Field(0, validation_alias="n", serialization_alias="m")
+
+    for model, written in ((Alias, "count"), (Other, "m")):
+        problem = f"'count' of the model {model.__name__} is written as '{written}'"
+        with pytest.raises(ConfigError, match=problem) as raised:
+            ModelCodec(model)
+        assert raised.value.hint.endswith("model_config = ConfigDict(populate_by_name=True)")
+
+    class ByName(Alias):
+        model_config = ConfigDict(populate_by_name=True)
+
+    class ByAlias(Alias):
+        model_config = ConfigDict(serialize_by_alias=True)
+
+    class Excluded(BaseModel):
+        kept: int
+        count: int = Field(0, alias="n", exclude=True)
+
+    class Moved(BaseModel):
+        count: int = Field(0, alias="n")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _by_name(cls, given: Any) -> Any:
+            return {"n": given["count"]} if "count" in given else given
+
+    for value in (ByName(n=5), ByAlias(n=5), Excluded(kept=5), Moved(n=5), RootModel[int](5)):
+        codec = ModelCodec(type(value))
+        assert codec.decode(codec.encode(value)) == value
+
+
+def test_what_is_no_model_or_has_no_name_is_refused() -> None:
+    """A clear error where the codec is made, not where the first value is written."""
+    with pytest.raises(ConfigError, match="<class 'int'> is no pydantic model"):
+        ModelCodec(int)  # type: ignore[type-var]
+    for wrong in ({"name": ""}, {"name": "n" * 250}, {"version": 0}, {"version": "1.5"}):
+        with pytest.raises(ConfigError, match="the codec of the model Frozen cannot be recorded"):
+            ModelCodec(Frozen, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_subclass_is_not_written_as_its_model() -> None:
+    """What it has more would be written, and lost by a restore."""
+    with pytest.raises(UnencodableState, match="Below is not the model Frozen of this state"):
+        ModelCodec(Frozen).encode(Below(number=1, numbers=[1]))

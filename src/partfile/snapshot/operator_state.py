@@ -7,7 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, SnapshotVersionError, UnencodableState
-from partfile.snapshot.state_file import NamedState, StateMetaInfo, decode_json, encode_json, encode_states
+from partfile.snapshot.state_file import (
+    NamedState,
+    StateMetaInfo,
+    check_codec,
+    decode_json,
+    encode_json,
+    encode_states,
+)
 from partfile.snapshot.streams import Scope
 
 if TYPE_CHECKING:
@@ -30,6 +37,9 @@ class ListStateDescriptor(Generic[Element]):
     name: str
     codec: Codec[Element]
 
+    def __post_init__(self) -> None:
+        check_codec(self.codec, f"list state {self.name!r}")
+
     def info(self, mode: Mode) -> StateMetaInfo:
         """Its description in a snapshot."""
         return StateMetaInfo(name=self.name, type="OPERATOR", mode=mode, codecs={"element": self.codec.info})
@@ -42,6 +52,10 @@ class BroadcastStateDescriptor(Generic[Key, Value]):
     name: str
     key_codec: Codec[Key]
     value_codec: Codec[Value]
+
+    def __post_init__(self) -> None:
+        check_codec(self.key_codec, f"broadcast state {self.name!r}", "key_codec")
+        check_codec(self.value_codec, f"broadcast state {self.name!r}", "value_codec")
 
     @property
     def info(self) -> StateMetaInfo:

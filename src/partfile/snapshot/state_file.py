@@ -34,12 +34,14 @@ from typing import (
 
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
-from partfile.errors import SnapshotCorrupt, StateTooLarge, UnencodableState
+from partfile.errors import ConfigError, SnapshotCorrupt, StateTooLarge, UnencodableState
 from partfile.snapshot.documents import CORRUPT_HINT, check_strict, decode_body, decode_model, encode_body
 from partfile.stores.base import Persisted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from pydantic.fields import FieldInfo
 
 
 Mode = Literal["split", "union", "broadcast", "key-groups"]
@@ -255,6 +257,24 @@ class Codec(Protocol[Value]):
         """
 
 
+def check_codec(codec: object, owner: str, argument: str = "codec") -> None:
+    """Refuse what stands in the place of a codec and is none.
+
+    Args:
+        codec: What was given.
+        owner: What was given it, for the message.
+        argument: By this name.
+
+    Raises:
+        ConfigError: It is a class, or has no name and version.
+    """
+    # Users without a type checker give anything.
+    if isinstance(codec, type) or not isinstance(getattr(codec, "info", None), CodecInfo):
+        raise ConfigError(
+            f"{owner}: {argument}={codec!r} is no codec", hint=f"Give an object, for instance {argument}=JsonCodec()."
+        )
+
+
 class JsonCodec:
     """JSON values: None, bool, int, float, str, and lists and dictionaries of these. A tuple comes back as a list."""
 
@@ -287,21 +307,38 @@ _NOT_FINITE = (b"NaN", b"Infinity")
 class ModelCodec(Generic[Model]):
     """Values of one pydantic model. Those of a frozen model whose fields cannot change either are not copied.
 
+    A field that an earlier class did not have begins with its default, and one that today's does not have is left out,
+    as Flink's serializer of POJOs has it.
+
     Args:
-        model: The class; its name is recorded in the snapshot.
+        model: The class.
         version: Raised when values written by an earlier version cannot be read any more.
         shares: Whether values of a frozen model are never copied, whatever its fields are. Then never change what a
             list or dictionary in one holds: state and snapshots have the same.
+        name: What the snapshot records; by default the name of the class. A class that was renamed, or an earlier one
+            of the same module, has its former name by it.
+
+    Raises:
+        ConfigError: It is no model, the name or version cannot be recorded, or a field is written under a name that it
+            is not read by.
     """
 
-    def __init__(self, model: type[Model], *, version: int = 1, shares: bool = False) -> None:
+    def __init__(self, model: type[Model], *, version: int = 1, shares: bool = False, name: str | None = None) -> None:
+        _check_model(model)
         self._model = model
         is_frozen = bool(model.model_config.get("frozen"))
         self._shares = shares and is_frozen
         self._shared = model if is_frozen and (shares or is_immutable_model(model)) else None
         # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
         self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
-        self.info = CodecInfo(name=f"model/{model.__name__}", version=version)
+        recorded = model.__name__ if name is None else name
+        try:
+            self.info = CodecInfo(name=recorded and f"model/{recorded}", version=version)
+        except ValidationError as error:
+            raise ConfigError(
+                f"the codec of the model {model.__name__} cannot be recorded with name={name!r}, version={version!r}",
+                hint="A name has 1 to 249 characters, a version is a number from 1 on: ModelCodec(MODEL, version=1)",
+            ) from error
 
     def copy(self, value: Model) -> Model:
         """The value itself if it cannot change or is to be shared, else a deep copy."""
@@ -313,9 +350,10 @@ class ModelCodec(Generic[Model]):
         """The model as JSON.
 
         Raises:
-            UnencodableState: It is of another model, or holds a number that is not finite.
+            UnencodableState: It is of another model, of a subclass as well, or holds a number that is not finite.
         """
-        if not isinstance(value, self._model):
+        # What a subclass has more would be written, and not come back.
+        if type(value) is not self._model:
             raise UnencodableState(f"{type(value).__name__} is not the model {self._model.__name__} of this state")
         if self._shows_not_finite:
             data = value.model_dump_json().encode()
@@ -337,6 +375,39 @@ class ModelCodec(Generic[Model]):
         except (ValidationError, ValueError, RecursionError) as error:
             raise SnapshotCorrupt(f"an element of state is not a {self._model.__name__}: {error}") from error
         return value
+
+
+def _check_model(model: type[BaseModel]) -> None:
+    """Refuse a model whose values would not come back: a field has an alias alone, and is written by its name.
+
+    Raises:
+        ConfigError: It is such a model, or none.
+    """
+    given: object = model
+    if not (isinstance(given, type) and issubclass(given, BaseModel)):
+        raise ConfigError(f"{model!r} is no pydantic model", hint="Give the class: ModelCodec(MODEL)")
+    decorators = model.__pydantic_decorators__
+    if decorators.model_serializers or any(one.info.mode != "after" for one in decorators.model_validators.values()):
+        # They may write and read any names.
+        return
+    config = model.model_config
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    for name, field in model.model_fields.items():
+        written = (field.serialization_alias if config.get("serialize_by_alias") else None) or name
+        if written not in _names_read(name, field) | ({name} if by_name else set()) and not field.exclude:
+            raise ConfigError(
+                f"the field {name!r} of the model {model.__name__} is written as {written!r} and not read by that "
+                "name, so that a restore would lose it",
+                hint="Have the model take both: model_config = ConfigDict(populate_by_name=True)",
+            )
+
+
+def _names_read(name: str, field: FieldInfo) -> set[str]:
+    """The names that a field is read by, apart from its own where the model says so."""
+    aliases = field.validation_alias
+    if aliases is None:
+        return {name}
+    return {one for one in getattr(aliases, "choices", [aliases]) if isinstance(one, str)}
 
 
 def is_immutable(value: object) -> bool:

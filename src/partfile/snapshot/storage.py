@@ -444,9 +444,9 @@ class CheckpointStorage:
         try:
             data = self.store.read_file(self.path(handle.path), handle.size_bytes)
         except NotFound as error:
-            raise SnapshotCorrupt(f"state file {shown} is missing", path=shown) from error
+            raise SnapshotCorrupt(f"state file {shown} is missing", hint=_MISSING_HINT, path=shown) from error
         except FileTooLarge as error:
-            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown) from error
+            raise _not_this_one(shown) from error
         except NotApplied as error:
             # A store that cannot be read proves nothing of the checkpoint.
             if self.store.file_exists(self.path(handle.path)):
@@ -457,7 +457,7 @@ class CheckpointStorage:
                 path=shown,
             ) from error
         if len(data) != handle.size_bytes or crc32_of(data) != handle.crc32:
-            raise SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", path=shown)
+            raise _not_this_one(shown)
         return data
 
     def map_bytes(self, handle: StateHandle) -> bytes | mmap.mmap:
@@ -510,9 +510,7 @@ class CheckpointStorage:
                 path=shown,
             ) from error
         if data is None:
-            raise SnapshotCorrupt(
-                f"state file {shown} is not the one the checkpoint names", hint=_MISSING_HINT, path=shown
-            )
+            raise _not_this_one(shown)
         return data
 
     def read_shown(self, handle: StateHandle) -> tuple[bytes, str]:
@@ -710,3 +708,7 @@ def pointer_to(location: str) -> Pointer:
             hint="Give its path or URL, with or without /_metadata at the end, as s3://bucket/savepoints/NAME.",
         )
     return Pointer(parent or "/", name)
+
+
+def _not_this_one(shown: str) -> SnapshotCorrupt:
+    return SnapshotCorrupt(f"state file {shown} is not the one the checkpoint names", hint=_MISSING_HINT, path=shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
 from partfile.errors import (
     ConfigError,
@@ -23,6 +24,7 @@ from partfile.snapshot.keyed.descriptors import (
 )
 from partfile.snapshot.keyed.keys import KeyCodec
 from partfile.snapshot.keyed.ttl import Ttl
+from partfile.snapshot.state_file import CodecInfo, ModelCodec
 from support.state.keyed import BACKENDS, backend_of, bytes_of, file_of, filled, list_of, map_of, value_of
 
 if TYPE_CHECKING:
@@ -216,6 +218,43 @@ def test_values_are_turned_into_those_of_another_codec(make: Any, ttl: Ttl | Non
     assert state.value() == (15.0 if ttl is None else None)
     backend.close()
     again.close()
+
+
+def test_values_of_one_class_become_those_of_another(make: Any) -> None:
+    """Two models of one module, of which the former has its name of then; and a class that was only renamed."""
+    first = backend_of()
+    state = first.value_state(ValueStateDescriptor("visit", ModelCodec(FormerVisit, name="Visit")))
+    first.set_current_key("a")
+    state.update(FormerVisit(count=2))
+    file = file_of(first)
+    assert file.infos[0].codecs["element"].name == "model/Visit"
+    renamed = restored(make, file)
+    kept = renamed.value_state(ValueStateDescriptor("visit", ModelCodec(FormerVisit, name="Visit")))
+    renamed.set_current_key("a")
+    assert kept.value() == FormerVisit(count=2)
+    renamed.close()
+    backend = restored(make, file)
+    earlier = Earlier(ModelCodec(FormerVisit, name="Visit"), lambda old: Visit(seconds=old.count * 60))
+    today = ModelCodec(Visit, version=2)
+    with pytest.raises(SnapshotVersionError, match="version 1 of the codec"):
+        backend.value_state(ValueStateDescriptor("visit", today))
+    state_of_today = backend.value_state(ValueStateDescriptor("visit", today, earlier=(earlier,)))
+    backend.set_current_key("a")
+    assert state_of_today.value() == Visit(seconds=120)
+    assert file_of(backend).infos[0].codecs["element"] == CodecInfo(name="model/Visit", version=2)
+    backend.close()
+
+
+class FormerVisit(BaseModel):
+    """What was counted once."""
+
+    count: int = 0
+
+
+class Visit(BaseModel):
+    """What is counted today."""
+
+    seconds: int = 0
 
 
 def test_one_of_several_earlier_codecs_is_that_of_the_snapshot(make: Any) -> None:

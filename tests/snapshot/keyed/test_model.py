@@ -225,7 +225,6 @@ class KeyedStateMachine(RuleBasedStateMachine):
     """Does the same to backends and to the model, and compares all that they show."""
 
     makes: ClassVar[list[type[KeyedStateBackend]]] = [HeapBackend]
-    most_subtasks = 8
 
     @initialize(
         ttl=st.sampled_from(TTLS),
@@ -238,7 +237,6 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.model = Model(ttl)
         self.namespace = HOURS if is_namespaced else None
         self.open: list[tuple[KeyedSnapshotResources, bytes]] = []
-        parallelism = min(parallelism, self.most_subtasks)
         self.backends = [backend_of(self.makes[-1], subtask, parallelism) for subtask in range(parallelism)]
         self.states: list[dict[str, Any]] = [self.registered(backend) for backend in self.backends]
         if begins_ms is not None:
@@ -481,7 +479,6 @@ class KeyedStateMachine(RuleBasedStateMachine):
         The run is told a later time, an earlier one, or 1970, before its states are registered or afterwards. The time
         is not in the snapshot: by a clock that was set back, values are of the future. The input may go on at once.
         """
-        parallelism = min(parallelism, self.most_subtasks)
         self.model.forget_expired()
         self.model.now_ms = 0 if later_ms is None else max(0, self.model.now_ms + later_ms)
         self.teardown()
@@ -523,7 +520,6 @@ class RocksDBStateMachine(KeyedStateMachine):
     """The same on RocksDB, and from it to the heap and back."""
 
     makes: ClassVar = BACKENDS
-    most_subtasks = 2
 
 
 class Retained(NamedTuple):

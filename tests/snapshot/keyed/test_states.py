@@ -284,11 +284,44 @@ def test_many_keys_at_once(backend: KeyedStateBackend) -> None:
         value.value()
     with pytest.raises(ConfigError, match="there are 3 keys and 2 values"):
         value.update_batch(keys, [1, 2])
-    with pytest.raises(UnencodableState, match="state 'value'"):
+    with pytest.raises(UnencodableState, match=r"state 'value', key group \d+, codec 'int64': 'x' is a str"):
         value.update_batch(keys, [1, "x", 3])  # type: ignore[list-item]
-    assert value.value_batch(keys) == [1, 7, 1]
+    assert value.value_batch(keys) == [None, 7, None]
+    value.update_batch(keys, [None, 8, 4])
+    assert value.value_batch(keys) == [4, 8, 4]
+    value.update_batch(keys, [4, 8, None])
+    assert value.value_batch(keys) == [None, 8, None]
     with pytest.raises(ConfigError, match="without a key"):
         value.value()
+
+
+@pytest.mark.parametrize("ttl", [None, Ttl(60)], ids=["for ever", "with a time to live"])
+@pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)
+def test_many_values_at_once_are_those_of_their_namespace_and_of_no_view(make: Any, ttl: Ttl | None) -> None:
+    """A view that was taken before shows what was set before; a batch sets all of its values or none."""
+    backend = backend_of(make, is_told_time=False)
+    value = backend.value_state(value_of(ttl, KeyCodec("integer")))
+    keys = backend.key_batch(pa.array(["a", "b"]))
+    for act in (lambda: value.value_batch(keys), lambda: value.update_batch(keys, [1, 2])):
+        with pytest.raises(ConfigError, match="without a namespace" if ttl is None else "does not know the time"):
+            act()
+    backend.advance_time(1000)
+    value.set_namespace(1)
+    value.update_batch(keys, [1, 2])
+    view = backend.freeze()
+    value.update_batch(keys, [3, None])
+    assert value.value_batch(keys) == [3, None]
+    with pytest.raises(UnencodableState):
+        value.update_batch(keys, [4, "x"])  # type: ignore[list-item]
+    assert value.value_batch(keys) == [3, None]
+    value.set_namespace(2)
+    assert value.value_batch(keys) == [None, None]
+    assert sum(len(rows) for group in view.groups for _, (rows, _) in view.rows(group)) == 2
+    view.release()
+    backend.advance_time(61_000)
+    value.set_namespace(1)
+    assert value.value_batch(keys) == [3 if ttl is None else None, None]
+    backend.close()
 
 
 def test_batches_that_do_not_fit_are_refused(backend: KeyedStateBackend) -> None:
@@ -334,7 +367,7 @@ def test_a_state_may_be_asked_for_with_the_same_time_to_live_in_other_words(back
     ("options", "says", "hint"),
     [
         ({"ttl": "7 days"}, "ttl='7 days' is no time to live", "Write ttl=Ttl('7 days')."),
-        ({"namespace": "integer"}, "is no kind of namespaces", "Write namespace=KeyCodec('integer')."),
+        ({"namespace": "integer"}, "namespace='integer' is no kind of keys", "Write namespace=KeyCodec('string')."),
         ({"earlier": Earlier(Int64Codec())}, "is no tuple of codecs", "Write earlier=(Earlier(CODEC, convert),),"),
         ({"formerly": "v"}, "has its own name as its former one", "Leave it out: formerly=None"),
     ],

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from partfile.errors import ConfigError, UnencodableState
-from partfile.snapshot.keyed.codecs import Int64Codec
-from partfile.snapshot.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
+from partfile.snapshot.keyed.codecs import Int64Codec, TextCodec
+from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keys import KeyGroupRange
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
@@ -41,9 +41,40 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a class as a codec": (
         lambda: ValueStateDescriptor("count", Int64Codec),  # type: ignore[arg-type]
         "state 'count': codec=",
-        "codec=Int64Codec()",
+        "codec=JsonCodec()",
     ),
-    "no codec": (lambda: ListStateDescriptor("count", "int"), "state 'count': codec='int'", "codec=Int64Codec()"),  # type: ignore[arg-type]
+    "a class as an earlier codec": (lambda: Earlier(Int64Codec, float), "Earlier: codec=", "codec=JsonCodec()"),  # type: ignore[arg-type]
+    "a class as the codec of operator state": (
+        lambda: OperatorList("words", JsonCodec),  # type: ignore[arg-type]
+        "list state 'words': codec=",
+        "JsonCodec()",
+    ),
+    "a class as the codec of broadcast keys": (
+        lambda: BroadcastStateDescriptor("words", JsonCodec, JsonCodec()),  # type: ignore[arg-type]
+        "broadcast state 'words': key_codec=",
+        "JsonCodec()",
+    ),
+    "a class as the codec of broadcast values": (
+        lambda: BroadcastStateDescriptor("words", JsonCodec(), JsonCodec),  # type: ignore[arg-type]
+        "broadcast state 'words': value_codec=",
+        "JsonCodec()",
+    ),
+    "a codec of values as that of a map's keys": (
+        lambda: MapStateDescriptor("words", TextCodec(), Int64Codec()),  # type: ignore[arg-type]
+        "state 'words': key_codec=",
+        "Write key_codec=KeyCodec('string')",
+    ),
+    "a pair as the groups": (
+        lambda: HeapBackend(KeyCodec("string"), (0, 127), 128),  # type: ignore[arg-type]
+        "groups=(0, 127) is no range",
+        "group_range(subtask, parallelism, max_parallelism)",
+    ),
+    "a number as restored files": (
+        lambda: HeapBackend(KeyCodec("string"), GROUPS, 128, 5),  # type: ignore[arg-type]
+        "restored=5 is no list",
+        "restored=[one.file for one in files]",
+    ),
+    "no codec": (lambda: ListStateDescriptor("count", "int"), "state 'count': codec='int'", "codec=JsonCodec()"),  # type: ignore[arg-type]
     "a class as a backend": (
         lambda: KeyedStateStrategy(HeapBackend),  # type: ignore[arg-type]
         "no backend of keyed state",
@@ -92,6 +123,25 @@ def test_what_says_where_a_file_came_from_is_no_file(tmp_path: Path, make: Any) 
             backend_of(make, files=files)  # type: ignore[arg-type]
         assert "restored=[one.file for one in files]" in str(refused.value.hint)
         assert bytes_of(backend_of(make, files=[one.file for one in files])) == bytes_of(backend)
+
+
+@pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)
+def test_files_of_rocksdb_are_gone_behind_the_block_that_read_them(tmp_path: Path, make: Any) -> None:
+    """A backend that is made too late is told where it has to be made."""
+    storage = CheckpointStorage(LocalStore(str(tmp_path)), "job", FileStreamSettings())
+    backend = backend_of(RocksDBBackend)
+    backend.set_current_key("a")
+    backend.value_state(value_of()).update(1)
+    strategy = IncrementalStrategy(backend)  # type: ignore[arg-type]
+    running = StrategyRunner(strategy).snapshot(1, 0, storage.stream_factory(1), SnapshotOptions())
+    handle = running.result().primary
+    assert handle is not None
+    with read_keyed_files(storage, [handle]) as files:
+        pass
+    with pytest.raises(ConfigError, match="removed at the end of the block") as refused:
+        backend_of(make, files=[one.file for one in files])
+    assert "with read_keyed_files(...) as files:" in str(refused.value.hint)
+    backend.close()
 
 
 @pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)

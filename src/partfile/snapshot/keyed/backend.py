@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
+from xxhash import xxh64_intdigest
 
 from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, UnencodableState
 from partfile.snapshot.keyed.codecs import TIME_BYTES, TimedCodec
@@ -33,6 +34,7 @@ from partfile.snapshot.keyed.keys import (
     LONG_HEAD,
     SHORT_HEADS,
     KeyCodec,
+    KeyGroupRange,
     check_max_parallelism,
     end_of_piece,
     group_of_hash,
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 
     from partfile.snapshot.keyed.descriptors import Descriptor, Earlier
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
-    from partfile.snapshot.keyed.keys import Key, KeyGroupRange
+    from partfile.snapshot.keyed.keys import Key
     from partfile.snapshot.keyed.states import Cell, CellRows, ListRows, MapRows, Rows
     from partfile.snapshot.keyed.ttl import Ttl
     from partfile.snapshot.state_file import Codec, StateMetaInfo
@@ -180,10 +182,21 @@ class Table(ABC):
         if self._namespaces is None:
             return self.context.row
         if self._namespace is None:
-            raise ConfigError(
-                f"state {self.name!r} was asked for without a namespace", hint="Call set_namespace(NAMESPACE) first."
-            )
+            raise self._no_namespace()
         return self.context.row[:-1] + self._namespace
+
+    def _rows_of(self, keys: KeyBatch) -> list[bytes]:
+        """The row of each of many keys."""
+        if self._namespaces is None:
+            return keys.rows
+        if self._namespace is None:
+            raise self._no_namespace()
+        return [row[:-1] + self._namespace for row in keys.rows]
+
+    def _no_namespace(self) -> ConfigError:
+        return ConfigError(
+            f"state {self.name!r} was asked for without a namespace", hint="Call set_namespace(NAMESPACE) first."
+        )
 
     def _end_of_key(self, row: bytes, group: int) -> int:
         """Where the part of a restored row behind its key and namespace begins.
@@ -217,9 +230,8 @@ class Table(ABC):
             return self._codec.decode(data)
         except SnapshotCorrupt as error:
             group = self.context.first_group + slot
-            raise SnapshotCorrupt(
-                f"state {self.name!r}, key group {group}, codec {self.codec.name!r}: {error.message}"
-            ) from error
+            where = f"state {self.name!r}, key group {group}, codec {self.codec.name!r}"
+            raise SnapshotCorrupt(f"{where}: {error.message}", hint=error.hint, path=error.path) from error
 
 
 TableOf = TypeVar("TableOf", bound=Table)
@@ -323,7 +335,7 @@ class KeyedView(KeyedSnapshotResources):
         except UnencodableState as error:
             codec = info.codecs["element"].name
             message = f"state {info.name!r}, key group {group}, codec {codec!r}: {error.message}"
-            raise UnencodableState(message) from error
+            raise UnencodableState(message, hint=error.hint) from error
 
 
 class KeyedStateBackend(ABC):
@@ -348,6 +360,11 @@ class KeyedStateBackend(ABC):
         if not isinstance(key_codec, KeyCodec):
             raise ConfigError(f"{key_codec!r} is no codec of keys", hint="Write for instance KeyCodec('string').")
         check_max_parallelism(max_parallelism)
+        if not isinstance(groups, KeyGroupRange):
+            raise ConfigError(
+                f"groups={groups!r} is no range of key groups",
+                hint="Find that of a subtask: group_range(subtask, parallelism, max_parallelism)",
+            )
         if groups.last >= max_parallelism:
             raise ConfigError(
                 f"key group {groups.last} is beyond max_parallelism={max_parallelism}",
@@ -370,6 +387,9 @@ class KeyedStateBackend(ABC):
         self._charged = self.context.charged
         self._expiries: list[Expiry] = []
         self._locate: Callable[[Key], tuple[bytes, int]] = key_codec.locate
+        self._key_type: type | None
+        self._encode_key: Callable[[Any], bytes]
+        self._key_type, self._encode_key, self._key_seed = key_codec.of_one_column or (None, bytes, 0)
         self._slots = len(groups)
         self._open: set[int] = set()
         self._lock = ForkLock()
@@ -395,7 +415,15 @@ class KeyedStateBackend(ABC):
         """
         context = self.context
         context.slot = KeyContext.NO_KEY
-        data, hashed = self._locate(key)
+        # As ``KeyCodec.locate`` does, and written out here: of these calls there are millions.
+        if type(key) is self._key_type:
+            try:
+                data = self._encode_key(key)
+            except (ValueError, OverflowError, ArithmeticError):
+                data = self._locate(key)[0]
+            hashed = xxh64_intdigest(data, self._key_seed)
+        else:
+            data, hashed = self._locate(key)
         slot = (hashed * self.max_parallelism >> 64) - context.first_group
         if not 0 <= slot < self._slots:
             raise self._not_here(slot + context.first_group, f"the key {key!r}")
@@ -548,7 +576,7 @@ class KeyedStateBackend(ABC):
         """Refuse every further call; may be called twice. Views that were taken can be written until their release."""
         self.context.close()
         # The way of each row pays for no question: a key cannot be located, so that none becomes the current one.
-        self._locate = _refuse_closed
+        self._locate, self._key_type = _refuse_closed, None
 
     def __enter__(self) -> Self:
         return self
@@ -672,7 +700,8 @@ class KeyedStateBackend(ABC):
             was = earlier.codec.info
             raise type(error)(
                 f"state {descriptor.name!r}, key group {group}, codec {was.name!r} of version {was.version} to "
-                f"{descriptor.codec.info.name!r}: {error.message}"
+                f"{descriptor.codec.info.name!r}: {error.message}",
+                hint=error.hint,
             ) from error
 
     def _opened(self, descriptor: Descriptor, restored: Mapping[int, Pairs]) -> Any:
@@ -737,11 +766,22 @@ def files_of(
     Raises:
         ConfigError: A file has other keys or another number of key groups, or none has one of these groups.
     """
+    # Users without a type checker give anything.
+    if not isinstance(restored, list | tuple):
+        raise ConfigError(
+            f"restored={restored!r} is no list of files of keyed state",
+            hint="Write restored=[one.file for one in files], of what read_keyed_files() gives.",
+        )
     for file in restored:
         if not hasattr(file, "groups"):
             raise ConfigError(
                 f"restored has {file!r}, which is no file of keyed state",
                 hint="Of what read_keyed_files() gives, hand over the file: restored=[one.file for one in files]",
+            )
+        if getattr(file, "is_closed", False):
+            raise ConfigError(
+                f"the files of {file.path} were removed at the end of the block that read them",
+                hint="Make the backend within it: with read_keyed_files(...) as files: HeapBackend(...)",
             )
         check_fits(file, key_codec, max_parallelism)
     found = [one for one in restored if one.groups.first <= groups.last and groups.first <= one.groups.last]

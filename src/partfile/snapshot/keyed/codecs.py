@@ -57,7 +57,7 @@ def check_comes_back(codec: Codec[Value], data: bytes) -> Value:
     try:
         return codec.decode(data)
     except SnapshotCorrupt as error:
-        raise UnencodableState(f"a value does not come back: {error.message}") from error
+        raise UnencodableState(f"a value does not come back: {error.message}", hint=error.hint) from error
 
 
 def encode_checked(codec: Codec[Any], value: Any) -> bytes:
@@ -121,7 +121,7 @@ class Int64Codec(ImmutableCodec[int]):
         """
         if type(value) is int and _MIN_LONG <= value <= _MAX_LONG:
             return value
-        raise _refused(value, "an integer of 64 bits")
+        raise _refused(value, "an integer of 64 bits, from -2**63 to 2**63 - 1")
 
     def encode(self, value: int) -> bytes:
         """Eight bytes, big end first."""

@@ -13,7 +13,7 @@ from partfile.snapshot.keyed.codecs import encode_checked
 from partfile.snapshot.keyed.keys import KeyCodec
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.operator_state import check_same_state
-from partfile.snapshot.state_file import StateMetaInfo
+from partfile.snapshot.state_file import StateMetaInfo, check_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,9 @@ class Earlier:
     """As it was then: its name and version are those in the snapshot."""
     convert: Callable[[Any], Any] = _as_it_is
     """Makes a value of today's codec of one of that codec."""
+
+    def __post_init__(self) -> None:
+        check_codec(self.codec, "Earlier")
 
     def value_of_today(self, data: bytes, begin: int, codec: Codec[Any]) -> bytes:
         """A value that was written in the earlier codec, in today's.
@@ -77,19 +80,16 @@ class _Options:
     """Codecs that its values had in earlier snapshots. A restore turns such values into those of today's codec."""
 
     def __post_init__(self) -> None:
-        name, codec = getattr(self, "name", None), getattr(self, "codec", None)
-        if isinstance(codec, type) or not hasattr(codec, "info"):
-            raise ConfigError(
-                f"state {name!r}: codec={codec!r} is no codec", hint="Give an object, for instance codec=Int64Codec()."
-            )
+        name = getattr(self, "name", None)
+        check_codec(getattr(self, "codec", None), f"state {name!r}")
+        for field, kind in (("namespace", self.namespace), ("key_codec", getattr(self, "key_codec", None))):
+            if kind is not None and not isinstance(kind, KeyCodec):
+                raise ConfigError(
+                    f"state {name!r}: {field}={kind!r} is no kind of keys", hint=f"Write {field}=KeyCodec('string')."
+                )
         if self.ttl is not None and not isinstance(self.ttl, Ttl):
             raise ConfigError(
                 f"state {name!r}: ttl={self.ttl!r} is no time to live", hint=f"Write ttl=Ttl({self.ttl!r})."
-            )
-        if self.namespace is not None and not isinstance(self.namespace, KeyCodec):
-            raise ConfigError(
-                f"state {name!r}: namespace={self.namespace!r} is no kind of namespaces",
-                hint=f"Write namespace=KeyCodec({self.namespace!r}).",
             )
         if not isinstance(self.earlier, tuple):
             raise ConfigError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from partfile.snapshot.keyed.descriptors import Descriptor
     from partfile.snapshot.keyed.keyed_file import Pairs
-    from partfile.snapshot.keyed.states import Cell
+    from partfile.snapshot.keyed.states import Cell, KeyBatch
 
 
 Content = TypeVar("Content", bound="list[Any] | dict[bytes, Any]")
@@ -151,6 +151,24 @@ class _CellTable(_HeapTable):
             self._tables[slot][context.row if self._namespaces is None else self._row()] = cell
         except IndexError:
             raise self.context.no_key() from None
+
+    def get_each(self, keys: KeyBatch) -> list[Cell | None]:
+        """The values of many keys."""
+        tables = self._tables
+        return [tables[slot].get(row) for slot, row in zip(keys.slots, self._rows_of(keys), strict=True)]
+
+    def put_each(self, keys: KeyBatch, cells: Sequence[Cell]) -> None:
+        """Set the values of many keys; None removes one."""
+        rows = self._rows_of(keys)
+        for slot in set(keys.slots):
+            if self._made[slot] < self.context.frozen:
+                self._replace(slot)
+        tables = self._tables
+        for slot, row, cell in zip(keys.slots, rows, cells, strict=True):
+            if cell is None:
+                tables[slot].pop(row, None)
+            else:
+                tables[slot][row] = cell
 
     def pairs(self, frozen: list[dict[bytes, Any]], slot: int, now_ms: int) -> Iterator[Pairs]:
         """The rows in order and their values."""

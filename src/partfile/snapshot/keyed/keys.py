@@ -294,6 +294,11 @@ class KeyCodec:
         self.info = CodecInfo(name=f"key/{','.join(kinds)}", version=1)
         """Name and version, which a snapshot records."""
 
+    @property
+    def of_one_column(self) -> tuple[type, Callable[[Any], bytes], int] | None:
+        """The type of keys that are no tuples, what makes bytes of one, and the seed of their hash."""
+        return None if self._type is tuple else (self._type, self._encode_one, self._seed)
+
     def __repr__(self) -> str:
         return f"KeyCodec({', '.join(map(repr, self.kinds))})"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from partfile.errors import ConfigError, PartfileError, UnencodableState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from partfile.snapshot.keyed.descriptors import AggregatingStateDescriptor
     from partfile.snapshot.keyed.keys import Key, KeyCodec
@@ -96,14 +96,15 @@ class KeyContext:
             return closed()
         return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
 
-    def _begin(self, keys: KeyBatch) -> None:
-        """Count the choice of each key, and refuse keys whose places another backend has found; raises ConfigError."""
+    def begin(self, keys: KeyBatch) -> None:
+        """Count the choice of each key, none of which is current. Refuse places of another backend: ConfigError."""
         self.check_open()
         if keys.context is not self:
             raise ConfigError(
                 "the places of these keys are those of another backend",
                 hint="Find them with the backend of the state: backend.key_batch(KEYS)",
             )
+        self.slot = self.NO_KEY
         if self.knows_time:
             for expiry in self.charged:
                 for _ in keys.rows:
@@ -111,7 +112,7 @@ class KeyContext:
 
     def read_each(self, keys: KeyBatch, read: Callable[[], Result]) -> list[Result]:
         """What is read of each of many keys, which is made the current one for it. None is current afterwards."""
-        self._begin(keys)
+        self.begin(keys)
         try:
             return [read() for self.slot, self.row in zip(keys.slots, keys.rows, strict=True)]
         finally:
@@ -123,17 +124,23 @@ class KeyContext:
         Raises:
             ConfigError: There are more keys than values, or fewer, or the backend is closed; nothing was done.
         """
-        self._begin(keys)
+        self.begin(keys)
+        given = self.one_for_each(keys, values)
+        try:
+            return [act(one) for self.slot, self.row, one in zip(keys.slots, keys.rows, given, strict=True)]
+        finally:
+            self.slot = self.NO_KEY
+
+    @staticmethod
+    def one_for_each(keys: KeyBatch, values: Iterable[Added]) -> Sequence[Added]:
+        """The values of many keys, one for each; raises ConfigError if there are more or fewer."""
         given = values if isinstance(values, list | tuple) else list(values)
         if len(given) != len(keys):
             raise ConfigError(
                 f"there are {len(keys)} keys and {len(given)} values",
                 hint="Give one value for each key of key_batch().",
             )
-        try:
-            return [act(one) for self.slot, self.row, one in zip(keys.slots, keys.rows, given, strict=True)]
-        finally:
-            self.slot = self.NO_KEY
+        return given
 
 
 def closed() -> ConfigError:
@@ -181,6 +188,12 @@ class CellRows(Rows, Protocol):
 
     def put(self, cell: Cell) -> None:
         """Set the value, which ``own`` has made."""
+
+    def get_each(self, keys: KeyBatch) -> list[Cell | None]:
+        """The values of many keys, in their order; whatever the current key is."""
+
+    def put_each(self, keys: KeyBatch, cells: Sequence[Cell]) -> None:
+        """Set the values of many keys, all or none; None removes one. Of a key that comes twice the last one counts."""
 
 
 class ListRows(Rows, Protocol):
@@ -261,7 +274,7 @@ class KeyedState:
         if context.slot == context.NO_KEY:
             return context.no_key()
         place = f"state {self.name!r}, key group {context.first_group + context.slot}, codec {codec.name!r}"
-        return UnencodableState(f"{place}: {error.message}")
+        return UnencodableState(f"{place}: {error.message}", hint=error.hint)
 
 
 class ValueState(KeyedState, Generic[Value]):
@@ -294,15 +307,39 @@ class ValueState(KeyedState, Generic[Value]):
 
     def value_batch(self, keys: KeyBatch) -> list[Value | None]:
         """The values of many keys, in their order. None of them is the current key afterwards."""
-        return self._context.read_each(keys, self.value)
+        context = self._context
+        context.begin(keys)
+        cells: list[Value | None] = self._rows.get_each(keys)
+        if self._shares:
+            return cells
+        try:
+            return [self._given(cell) for context.slot, cell in zip(keys.slots, cells, strict=True)]
+        finally:
+            context.slot = context.NO_KEY
 
     def update_batch(self, keys: KeyBatch, values: Iterable[Value | None]) -> None:
-        """Set the values of many keys, one after the other; of a key that comes twice the last one counts.
+        """Set the values of many keys, or of none; of a key that comes twice the last one counts.
 
         Raises:
-            UnencodableState: The codec has no form for one; those before it are set.
+            ConfigError: There are more values than keys, or fewer.
+            UnencodableState: The codec has no form for one.
         """
-        self._context.with_each(keys, values, self.update)
+        context = self._context
+        context.begin(keys)
+        given = context.one_for_each(keys, values)
+        own = self._own
+        try:
+            held = [
+                None if value is None else own(value) for context.slot, value in zip(keys.slots, given, strict=True)
+            ]
+        except UnencodableState as error:
+            raise self._refused(error) from error
+        finally:
+            context.slot = context.NO_KEY
+        self._put_each(keys, held)
+
+    def _put_each(self, keys: KeyBatch, held: Sequence[Value | None]) -> None:
+        self._rows.put_each(keys, held)
 
 
 class ListState(KeyedState, Generic[Element]):
@@ -645,6 +682,16 @@ class TtlValueState(ValueState[Value]):
         except UnencodableState as error:
             raise self._refused(error) from error
         self._rows.put((self._context.now_ms, held))
+
+    def value_batch(self, keys: KeyBatch) -> list[Value | None]:
+        """The values of many keys, in their order, each as ``value`` has it. None is the current key afterwards."""
+        return self._context.read_each(keys, self.value)
+
+    def _put_each(self, keys: KeyBatch, held: Sequence[Value | None]) -> None:
+        for _ in held:
+            self._expiry.count()
+        now_ms = self._context.now_ms
+        self._rows.put_each(keys, [None if value is None else (now_ms, value) for value in held])
 
 
 class TtlListState(ListState[Element]):

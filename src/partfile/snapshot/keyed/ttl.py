@@ -71,7 +71,7 @@ class Ttl:
         return time_ms + self.duration_ms <= now_ms
 
 
-_HINT = "Write seconds, a timedelta, or text: Ttl('7 days')."
+_HINT = "Write seconds, a timedelta, or text in s, m, h, d or w, or in seconds to weeks: Ttl('7 days')."
 
 
 def _seconds(duration: float | timedelta | str) -> float:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.keyed_file import Pairs, RestoredRows
     from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
     from partfile.snapshot.keyed.rocksdb.files import OpenedFiles
-    from partfile.snapshot.keyed.states import Cell
+    from partfile.snapshot.keyed.states import Cell, KeyBatch
     from partfile.snapshot.state_file import Codec, StateMetaInfo
 
 
@@ -229,6 +229,22 @@ class _CellTable(_RocksTable):
     def put(self, cell: Cell) -> None:
         """Set the value of the current key."""
         self._column.put(self._key(), self._stored(cell))
+
+    def get_each(self, keys: KeyBatch) -> list[Cell | None]:
+        """The values of many keys."""
+        found = map(self._column.get, self._keys_of(keys))
+        return [None if data is None else self._cell(data) for data in found]
+
+    def put_each(self, keys: KeyBatch, cells: Sequence[Cell]) -> None:
+        """Set the values of many keys; None removes one."""
+        # Of a key that comes twice the engine would do the removal first, wherever it stands.
+        newest = dict(zip(self._keys_of(keys), cells, strict=True))
+        puts = [(key, self._stored(cell)) for key, cell in newest.items() if cell is not None]
+        self._column.change(puts, [key for key, cell in newest.items() if cell is None])
+
+    def _keys_of(self, keys: KeyBatch) -> list[bytes]:
+        heads = self._heads
+        return [heads[slot] + row for slot, row in zip(keys.slots, self._rows_of(keys), strict=True)]
 
     def clear(self) -> None:
         """Remove the value of the current key."""

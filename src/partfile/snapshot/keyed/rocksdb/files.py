@@ -226,6 +226,8 @@ class IncrementalFiles:
         local: LocalStateStore | None = None,
     ) -> None:
         self.path = path
+        self.is_closed = False
+        """Whether the files are removed."""
         self._storage = storage
         self._local = local
         self.key_kinds = document.key
@@ -280,6 +282,7 @@ class IncrementalFiles:
 
     def close(self) -> None:
         """Close the files and remove them; may be called twice."""
+        self.is_closed = True
         self._files.close()
 
     def _read(self, handle: StateHandle) -> tuple[bytes, str]:
