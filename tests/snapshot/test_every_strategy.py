@@ -26,6 +26,7 @@ from partfile.sink.newest_state import newest_state
 from partfile.snapshot import run_file
 from partfile.snapshot.documents import FileHandle
 from partfile.snapshot.keyed.heap import HeapBackend
+from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
@@ -34,14 +35,15 @@ from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.operator_state import ListStateDescriptor, OperatorStateStore
 from partfile.snapshot.state_file import JsonCodec
-from partfile.snapshot.storage import CheckpointStorage
+from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.strategy import OperatorStateStrategy, RunningSnapshot, SnapshotOptions, StrategyRunner
 from partfile.snapshot.streams import FileStreamFactory, Scope
 from partfile.stores.local.store import LocalStore
 from partfile.stores.registry import open_store
 from partfile.testing.faults import ActAt, FailAt, intercept
 from support.sinks.recovery import clean_all, planned_cleaning
-from support.state.keyed import filled
+from support.state.keyed import backend_of, filled
+from support.state.keyed import bytes_of as canonical_bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -303,6 +305,39 @@ def test_a_snapshot_that_is_cancelled_after_any_write(subject: Subject) -> None:
         assert counted.releases == 1
     assert cancelled == len(subject.files())
     assert subject.files() == subject.named(result)
+
+
+@pytest.mark.item("SS-06", "SS-14")
+def test_a_backend_that_is_closed_at_any_write_is_written_whole(
+    tmp_path: Path, pool: ThreadPoolExecutor | None
+) -> None:
+    """The view has what it needs until its release; then the database goes, with its directory.
+
+    Operator state has nothing to close.
+    """
+    for kind in KINDS[1:]:
+        closed, is_reached = 0, True
+        while is_reached:
+            subject = Subject(kind, tmp_path / f"{kind} {closed}", pool)
+            backend = subject.strategy._backend
+            expected = canonical_bytes_of(backend)
+            directory = Path(backend.database.path) if isinstance(backend, RocksDBBackend) else tmp_path / "none"
+            act, counted = ActAt(closed + 1, subject.close, "after", only=WRITES), Releases(subject.strategy)
+            running = subject.start_with(counted, act)
+            running.start(pool)
+            result = running.result(WAIT_S)
+            assert counted.releases == 1
+            assert subject.files() == subject.named(result)
+            is_reached = act.count > closed
+            closed += is_reached
+            assert directory.exists() == (not is_reached and isinstance(backend, RocksDBBackend))
+            storage = CheckpointStorage(subject.store, "job", FileStreamSettings())
+            assert result.primary is not None
+            with read_keyed_files(storage, [result.primary]) as (found,):
+                assert canonical_bytes_of(backend_of(HeapBackend, files=[found.file])) == expected
+            subject.close()
+            assert not directory.exists()
+        assert closed > 0
 
 
 @pytest.mark.item("SS-06", "SS-07")

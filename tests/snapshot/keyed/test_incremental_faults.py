@@ -220,6 +220,48 @@ def test_links_that_fail_at_any_call_of_a_restore_do_not_matter(tmp_path: Path) 
     assert files_below(tmp_path / "local") == links
 
 
+@pytest.mark.item("LR-05", "LR-13")
+@pytest.mark.parametrize("when", SIDES)
+def test_a_kill_at_any_call_of_the_links_of_a_snapshot_does_not_matter(tmp_path: Path, when: When) -> None:
+    """The next process restores the snapshot before it, deletes what is left of this one, and takes it anew."""
+    options = RocksDBOptions(directory=str(tmp_path / "engine"))
+    make = partial(RocksDBBackend, options=options)
+    here, way = LocalStore(str(tmp_path / "local")), WAYS["files are opened"]
+    at, is_reached = 0, True
+    while is_reached:
+        at += 1
+        storage = storage_on(MemoryMetadataStore())
+        crash = CrashAt(at, when)
+        backend, change = filled(30, make)
+        assert isinstance(backend, RocksDBBackend)
+        change(1)
+        first = snapshot(IncrementalStrategy(backend, LocalStateStore(here, "subtask-0")), storage, 1)
+        expected = bytes_of(backend)
+        kept = files_below(tmp_path / "local")
+        change(2)
+        dying = IncrementalStrategy(backend, LocalStateStore(intercept(here, crash), "subtask-0"))
+        try:
+            snapshot(dying, storage, 2)
+        except SimulatedCrash:
+            assert crash.has_crashed
+        is_reached = crash.has_crashed
+        # A process that ends deletes nothing more; this one has the directory of a database that is used no more.
+        backend.close()
+        local = LocalStateStore(here, "subtask-0")
+        with read_keyed_files(storage, [first], local, str(tmp_path / "scratch")) as (found,):
+            again = backend_of(make, files=[found.file])
+        assert found.source == "local"
+        local.begin(1)
+        assert files_below(tmp_path / "local") == kept
+        assert bytes_of(again) == expected
+        assert isinstance(again, RocksDBBackend)
+        handle = snapshot(IncrementalStrategy(again, local), storage, 2)
+        again.close()
+        assert restored(way, handle, tmp_path / "scratch", storage, local) == expected
+        local.begin(None)
+    assert at > 5
+
+
 # The deletion
 
 

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -766,6 +767,166 @@ def test_a_restore_hands_the_engine_whole_files(tmp_path: Path) -> None:
     whole.value_state(converted)
     assert bytes_of(backend) == bytes_of(whole)
     backend.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+class Writer:
+    """The engine's writer of a file, which fails when it is told to, and counts how many are open.
+
+    Args:
+        options: Of the engine.
+    """
+
+    fails: ClassVar[dict[str, int]] = {}
+    """Calls that fail, and how many of them go well first."""
+    calls: ClassVar[Counter[str]] = Counter()
+    is_open: ClassVar[Counter[str]] = Counter()
+    most_open = 0
+
+    def __init__(self, options: rocksdict.Options) -> None:
+        self._call("make")
+        self._real = REAL_WRITER(options)
+        self._path = ""
+
+    def open(self, path: str) -> None:
+        """Open the file."""
+        self._call("open")
+        self._real.open(path)
+        self._path = path
+        Writer.is_open[path] += 1
+        Writer.most_open = max(Writer.most_open, Writer.is_open.total())
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self._call("put")
+        self._real[key] = value
+
+    def file_size(self) -> int:
+        """What was written so far."""
+        self._call("size")
+        return self._real.file_size()
+
+    def finish(self) -> None:
+        """End the file."""
+        self._call("finish")
+        self._real.finish()
+        Writer.is_open[self._path] -= 1
+
+    @classmethod
+    def _call(cls, kind: str) -> None:
+        cls.calls[kind] += 1
+        if cls.calls[kind] == cls.fails.get(kind, 0):
+            raise OSError("IO error: No space left on device")
+
+
+REAL_WRITER = rocksdict.SstFileWriter
+
+
+@pytest.fixture
+def writer(monkeypatch: pytest.MonkeyPatch) -> type[Writer]:
+    """Takes the place of the engine's writer."""
+    monkeypatch.setattr(rocksdb_database.rocksdict, "SstFileWriter", Writer)
+    for counter in (Writer.calls, Writer.is_open):
+        counter.clear()
+    monkeypatch.setattr(Writer, "most_open", 0)
+    monkeypatch.setattr(Writer, "fails", {})
+    return Writer
+
+
+def test_an_engine_that_fails_within_a_restore_leaves_nothing(
+    tmp_path: Path, writer: type[Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first and the last call of each kind, when files are taken in and when values are converted."""
+    heap = backend_of()
+    for key in range(1500):
+        heap.set_current_key(f"key {key}")
+        heap.value_state(value_of()).update(key)
+        heap.map_state(map_of()).put(1, key)
+    groups, file = KeyGroupRange(0, MAX_PARALLELISM - 1), file_of(heap)
+    options = RocksDBOptions(directory=str(tmp_path), target_file_bytes=64 << 10, compression="none")
+    converted = ValueStateDescriptor("value", Float64Codec(), earlier=(Earlier(Int64Codec(), float),))
+    real_take = rocksdb_database.Column.take_file
+
+    def take_file(column: rocksdb_database.Column, path: str) -> None:
+        try:
+            Writer._call("take")
+        except OSError as error:
+            raise rocksdb_database._failed(error) from error
+        real_take(column, path)
+
+    monkeypatch.setattr(rocksdb_database.Column, "take_file", take_file)
+
+    def restore() -> RocksDBBackend:
+        return RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, [file], options=options)
+
+    whole = restore()
+    at_first = dict(writer.calls)
+    whole.value_state(converted)
+    calls = dict(writer.calls)
+    expected = bytes_of(whole)
+    whole.close()
+    assert calls.keys() == {"make", "open", "put", "size", "finish", "take"}
+    for kind, count in calls.items():
+        for fails in {1, at_first[kind], count}:
+            writer.calls.clear()
+            writer.fails = {kind: fails}
+            if fails <= at_first[kind]:
+                with pytest.raises(StoreError, match="No space left on device"):
+                    restore()
+                assert list(tmp_path.iterdir()) == []
+                continue
+            backend = restore()
+            with pytest.raises(StoreError, match="No space left on device"):
+                backend.value_state(converted)
+            writer.fails = {}
+            assert not list(directory_of(backend).glob("*.rows"))
+            backend.value_state(converted)
+            assert bytes_of(backend) == expected
+            backend.close()
+            assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restore_of_small_states_writes_one_file_at_a_time(tmp_path: Path, writer: type[Writer]) -> None:
+    """So many states as a job may have would need more files than a process may have open."""
+    heap = backend_of()
+    for key in range(40):
+        heap.set_current_key(f"key {key}")
+        for at in range(20):
+            heap.value_state(ValueStateDescriptor(f"state {at}", Int64Codec())).update(key)
+    groups = KeyGroupRange(0, MAX_PARALLELISM - 1)
+    options = RocksDBOptions(directory=str(tmp_path))
+    backend = RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, [file_of(heap)], options=options)
+    assert (writer.calls["open"], writer.most_open) == (20, 1)
+    assert bytes_of(backend) == bytes_of(heap)
+    backend.close()
+
+
+def test_a_limit_of_open_files_is_told_with_what_raises_it(tmp_path: Path) -> None:
+    """Another disk would be of no help."""
+    script = f"""
+        import resource
+        from partfile.errors import StoreError
+        from partfile.snapshot.keyed.codecs import Int64Codec
+        from partfile.snapshot.keyed.descriptors import ValueStateDescriptor
+        from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
+        from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+        from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
+        backend = RocksDBBackend(
+            KeyCodec("string"), KeyGroupRange(0, 0), 1, options=RocksDBOptions(directory={str(tmp_path)!r})
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        backend.set_current_key("a")
+        try:
+            for at in range(100):
+                backend.value_state(ValueStateDescriptor(f"state {{at}}", Int64Codec())).update(at)
+                backend.database.column(f"state {{at}}").flush()
+        except StoreError as error:
+            print(error.hint)
+        backend.close()
+    """
+    told = subprocess.run(
+        [sys.executable, "-c", dedent(script)], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert "ulimit -n" in told.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 128 * _MIB
-_LOOK_EACH_BYTES = _MIB
+_LOOK_EACH_BYTES = _MIB // 4
 """After so many bytes of rows, or a quarter of a small file, it is asked how large their file has become."""
 _ROW_BYTES = 64
 """About what a row takes in memory beside its key and value."""
@@ -48,6 +48,8 @@ _STALLED = "Result incomplete: Write stall"
 """The engine's error for a write that it would hold back."""
 ANOTHER_DISK = "Restore on another disk, which has room: RocksDBOptions(directory='/var/tmp')"
 """What to do where the engine's disk fails."""
+MORE_FILES = "Each state has files open. Let this process have more of them: ulimit -n 65536"
+"""What to do where it may not open another file."""
 _MOST_BYTES = 1 << 44
 _LEAST_RATIO = 0.1
 _ARENAS = 16
@@ -417,7 +419,7 @@ class Column:
 
 
 class SortedRows:
-    """Brings many rows into a column that has none of their keys: in files, past the rows that are in memory.
+    """Brings rows into a column that has none of their keys: many in files, past the rows that are in memory.
 
     At the end of the block the rows are in the column; if it ends by an error, those of whole files alone.
 
@@ -434,8 +436,11 @@ class SortedRows:
         self._options = options
         self._file_bytes = file_bytes
         self._file: rocksdict.SstFileWriter | None = None
+        self._few: list[tuple[bytes, bytes]] = []
+        """Rows for which no file was opened yet: a restore of many small states opens one after the other."""
         self._unseen_bytes = 0
-        """So much was written since the size of the file was asked for."""
+        """So much was written since the size of the file was asked for, or since there was a file."""
+        self._look_each = min(_LOOK_EACH_BYTES, file_bytes // 4)
 
     def write(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Write rows behind those before, in the order of their keys.
@@ -443,15 +448,16 @@ class SortedRows:
         Raises:
             StoreError: The disk has no room, or the keys are not in order.
         """
-        look_each = min(_LOOK_EACH_BYTES, self._file_bytes // 4)
         for key, value in pairs:
+            self._unseen_bytes += len(key) + len(value)
             try:
                 if self._file is None:
-                    self._file = rocksdict.SstFileWriter(self._options)
-                    self._file.open(self._path)
+                    self._few.append((key, value))
+                    if self._unseen_bytes >= self._look_each:
+                        self._begin_file()
+                    continue
                 self._file[key] = value
-                self._unseen_bytes += len(key) + len(value)
-                if self._unseen_bytes < look_each:
+                if self._unseen_bytes < self._look_each:
                     continue
                 self._unseen_bytes = 0
                 is_full = self._file.file_size() >= self._file_bytes
@@ -460,11 +466,22 @@ class SortedRows:
             if is_full:
                 self._hand_over()
 
+    def _begin_file(self) -> None:
+        """Open a file, and write the rows to it that were gathered."""
+        self._file = rocksdict.SstFileWriter(self._options)
+        self._file.open(self._path)
+        for key, value in self._few:
+            self._file[key] = value
+        self._few.clear()
+
     def _hand_over(self) -> None:
-        file, self._file = self._file, None
-        if file is None:
-            return
+        """Bring what was written into the column."""
         try:
+            if self._few:
+                self._begin_file()
+            file, self._file = self._file, None
+            if file is None:
+                return
             file.finish()
         except Exception as error:
             raise _failed(error) from error
@@ -547,7 +564,8 @@ def rows_between(cursor: Cursor, begin: bytes, end: bytes) -> Iterator[tuple[byt
 def _failed(error: Exception) -> PartfileError:
     if isinstance(error, PartfileError):
         return error
-    return StoreError(f"RocksDB failed: {error}", hint=ANOTHER_DISK)
+    many_files = "Too many open files" in str(error)
+    return StoreError(f"RocksDB failed: {error}", hint=MORE_FILES if many_files else ANOTHER_DISK)
 
 
 class _Opened:
