@@ -42,6 +42,9 @@ KEYS = 200_000
 LARGE = 1_000_000
 """Entries of the state whose synchronous part is measured."""
 PASSES = 5
+TRIES = 6
+"""Of the figures that no peer has, with a pause behind each."""
+PAUSE_S = 1
 ROWS = 1000
 """Of a batch."""
 GROUPS = 128
@@ -54,8 +57,10 @@ class _Costs(NamedTuple):
     heap_us: float
     """CPU of an access to a key that is there, in microseconds."""
     heap_ttl_us: float
-    heap_batch_us: float
-    """Of a key among many that are handed over at once."""
+    undisturbed_us: float
+    """The same, the quickest of some in a quarter of a minute."""
+    undisturbed_batch_us: float
+    """Of a key among many that are handed over at once, likewise."""
     rocksdb_us: float
     quix_us: float
     sync_ms: float
@@ -86,12 +91,17 @@ def run(data: Path, work: Path, scale: Scale) -> Report:
     last = rounds[-1]
     per_access = f"{last.heap_us:.2f}, {last.rocksdb_us:.2f} and {last.quix_us:.2f} us of CPU an access"
     at_least = (
-        ("keyed: get and put on the heap, 1 M/s of CPU", [2 / one.heap_us for one in rounds], 1.0, per_access),
+        (
+            "keyed: get and put on the heap, 1 M/s of CPU",
+            [2 / one.undisturbed_us for one in rounds],
+            1.0,
+            f"{last.undisturbed_us:.2f} us of CPU an access",
+        ),
         (
             "keyed: get and put of many keys at once on the heap, 1 M/s of CPU",
-            [2 / one.heap_batch_us for one in rounds],
+            [2 / one.undisturbed_batch_us for one in rounds],
             1.0,
-            f"{last.heap_batch_us:.2f} us of CPU a key",
+            f"{last.undisturbed_batch_us:.2f} us of CPU a key",
         ),
         ("keyed: heap, speed / Quix", [one.quix_us / one.heap_us for one in rounds], 5.0, per_access),
         ("keyed: RocksDB, speed / Quix", [one.quix_us / one.rocksdb_us for one in rounds], 1.0, per_access),
@@ -146,7 +156,7 @@ def _round(work: Path, scale: Scale) -> _Costs:
     keys = [f"key {row * 7919 % rows}" for row in range(rows)]
     heap, heap_ttl, rocksdb = _heap(), _heap(), _rocksdb(work / "rocksdb")
     heap_us, heap_ttl_us = _access_us([(heap, None), (heap_ttl, Ttl("1 day"))], keys)
-    heap_batch_us = _batch_us(heap, keys)
+    undisturbed_us, undisturbed_batch_us = _undisturbed_us(heap, keys)
     heap_export = _export(heap, rows)
     (rocksdb_us,), rocksdb_export = _access_us([(rocksdb, None)], keys), _export(rocksdb, rows)
     rocksdb.close()
@@ -154,7 +164,8 @@ def _round(work: Path, scale: Scale) -> _Costs:
     return _Costs(
         heap_us=heap_us,
         heap_ttl_us=heap_ttl_us,
-        heap_batch_us=heap_batch_us,
+        undisturbed_us=undisturbed_us,
+        undisturbed_batch_us=undisturbed_batch_us,
         rocksdb_us=rocksdb_us,
         quix_us=quix["known_s"] / rows * 1e6,
         sync_ms=_sync_ms(scale.of(LARGE, KEYS)),
@@ -184,6 +195,20 @@ def _access_us(backends: Sequence[tuple[KeyedStateBackend, Ttl | None]], keys: l
         counts[-1]()
     passes = [[_cpu_s(count) for count in counts] for _ in range(PASSES)]
     return [min(took_s) / len(keys) * 1e6 for took_s in zip(*passes, strict=True)]
+
+
+def _undisturbed_us(backend: KeyedStateBackend, keys: list[str]) -> tuple[float, float]:
+    """An access by one key and by many, the quickest of some over a quarter of a minute.
+
+    Another user of the processor makes each slower by a factor of two and more, also in its own CPU time. What is
+    compared with a peer is measured as often as the peer; this is compared with a number.
+    """
+    one_us, many_us = [], []
+    for _ in range(TRIES):
+        one_us += _access_us([(backend, None)], keys)
+        many_us.append(_batch_us(backend, keys))
+        time.sleep(PAUSE_S)
+    return min(one_us), min(many_us)
 
 
 def _batch_us(backend: KeyedStateBackend, keys: list[str]) -> float:
