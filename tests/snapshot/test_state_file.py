@@ -427,6 +427,12 @@ def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> 
             ModelCodec(model)
         assert raised.value.hint.endswith("model_config = ConfigDict(populate_by_name=True)")
 
+    class Outer(BaseModel):
+        inner: dict[str, list[Alias | None]]
+
+    with pytest.raises(ConfigError, match="'count' of the model Alias is written as 'count'"):
+        ModelCodec(Outer)
+
     class ByName(Alias):
         model_config = ConfigDict(populate_by_name=True)
 
@@ -456,7 +462,7 @@ def test_what_is_no_model_or_has_no_name_is_refused() -> None:
         ModelCodec(int)  # type: ignore[type-var]
     for wrong in ({"name": ""}, {"name": "n" * 250}, {"version": 0}, {"version": "1.5"}):
         with pytest.raises(ConfigError, match="the codec of the model Frozen cannot be recorded"):
-            ModelCodec(Frozen, **wrong)  # type: ignore[arg-type]
+            ModelCodec(Frozen, **wrong)
 
 
 def test_a_subclass_is_not_written_as_its_model() -> None:

@@ -386,6 +386,24 @@ def _check_model(model: type[BaseModel]) -> None:
     given: object = model
     if not (isinstance(given, type) and issubclass(given, BaseModel)):
         raise ConfigError(f"{model!r} is no pydantic model", hint="Give the class: ModelCodec(MODEL)")
+    for one in _models_of(model, {}):
+        _check_names(one)
+
+
+def _models_of(kind: Any, found: dict[type[BaseModel], None]) -> Iterable[type[BaseModel]]:
+    """The models that values of a type may hold."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if kind not in found:
+            found[kind] = None
+            for field in kind.model_fields.values():
+                _models_of(field.annotation, found)
+    else:
+        for part in get_args(kind):
+            _models_of(part, found)
+    return found
+
+
+def _check_names(model: type[BaseModel]) -> None:
     decorators = model.__pydantic_decorators__
     if decorators.model_serializers or any(one.info.mode != "after" for one in decorators.model_validators.values()):
         # They may write and read any names.

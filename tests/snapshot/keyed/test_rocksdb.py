@@ -824,7 +824,7 @@ REAL_WRITER = rocksdict.SstFileWriter
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> type[Writer]:
     """Takes the place of the engine's writer."""
-    monkeypatch.setattr(rocksdb_database.rocksdict, "SstFileWriter", Writer)
+    monkeypatch.setattr(rocksdict, "SstFileWriter", Writer)
     for counter in (Writer.calls, Writer.is_open):
         counter.clear()
     monkeypatch.setattr(Writer, "most_open", 0)
