@@ -243,7 +243,8 @@ def _rows_of_groups(batch: pa.RecordBatch, edge: str, share: KeyShare) -> pa.Rec
         raise CheckpointMismatch(
             f"rows that were under way on {edge!r} have no key of the columns {', '.join(share.columns)}: they have "
             f"{', '.join(f'{field.name} ({field.type})' for field in batch.schema)}",
-            hint="Restore with the key of the checkpoint, take a savepoint, and restore that one with the new key.",
+            hint="Take a savepoint before the key is changed. Restore a checkpoint with the key that it had: "
+            "KeyShare((COLUMN,), groups, max_parallelism)",
         )
     groups = np.asarray(groups_of_hashes(hashes_of(columns).high, share.max_parallelism))
     return batch.filter(pa.array((groups >= share.groups.first) & (groups <= share.groups.last)))
