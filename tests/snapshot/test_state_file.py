@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
     AliasChoices,
+    AliasPath,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,6 +22,7 @@ from pydantic import (
     PrivateAttr,
     RootModel,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -421,11 +423,23 @@ def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> 
         model_config = ConfigDict(serialize_by_alias=True)
         count: int = Field(0, validation_alias="n", serialization_alias="m")
 
-    for model, written in ((Alias, "count"), (Other, "m")):
+    class ByNameAlone(BaseModel):
+        model_config = ConfigDict(serialize_by_alias=True, validate_by_alias=False, validate_by_name=True)
+        count: int = Field(0, alias="n")
+
+    for model, written in ((Alias, "count"), (Other, "m"), (ByNameAlone, "n")):
         problem = f"'count' of the model {model.__name__} is written as '{written}'"
         with pytest.raises(ConfigError, match=problem) as raised:
             ModelCodec(model)
-        assert raised.value.hint.endswith("model_config = ConfigDict(populate_by_name=True)")
+        assert raised.value.hint.endswith(f"validation_alias=AliasChoices('{written}', NAME)")
+
+    class Crossed(BaseModel):
+        model_config = ConfigDict(populate_by_name=True)
+        a: int = Field(0, alias="b")
+        b: int = Field(0, alias="a")
+
+    with pytest.raises(ConfigError, match="'a' of the model Crossed is written as 'a' and read as 'b'"):
+        ModelCodec(Crossed)
 
     class Outer(BaseModel):
         inner: dict[str, list[Alias | None]]
@@ -439,6 +453,28 @@ def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> 
     class ByAlias(Alias):
         model_config = ConfigDict(serialize_by_alias=True)
 
+    class AsTheHintSays(BaseModel):
+        count: int = Field(0, validation_alias=AliasChoices("count", "n"))
+
+    class ByPath(BaseModel):
+        model_config = ConfigDict(serialize_by_alias=True)
+        count: int = Field(0, validation_alias=AliasPath("n"), serialization_alias="n")
+
+    class Written(BaseModel):
+        count: int = Field(0, alias="n")
+
+        @model_serializer
+        def _by_alias(self) -> dict[str, int]:
+            return {"n": self.count}
+
+    class OnlyLooked(BaseModel):
+        model_config = ConfigDict(validate_by_name=True)
+        count: int = Field(0, alias="n")
+
+        @model_validator(mode="after")
+        def _look(self) -> OnlyLooked:
+            return self
+
     class Excluded(BaseModel):
         kept: int
         count: int = Field(0, alias="n", exclude=True)
@@ -451,7 +487,8 @@ def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> 
         def _by_name(cls, given: Any) -> Any:
             return {"n": given["count"]} if "count" in given else given
 
-    for value in (ByName(n=5), ByAlias(n=5), Excluded(kept=5), Moved(n=5), RootModel[int](5)):
+    values = (ByName(n=5), ByAlias(n=5), Excluded(kept=5), Moved(n=5), RootModel[int](5))
+    for value in (*values, AsTheHintSays(n=5), ByPath(n=5), Written(n=5), OnlyLooked(n=5)):
         codec = ModelCodec(type(value))
         assert codec.decode(codec.encode(value)) == value
 
@@ -460,9 +497,10 @@ def test_what_is_no_model_or_has_no_name_is_refused() -> None:
     """A clear error where the codec is made, not where the first value is written."""
     with pytest.raises(ConfigError, match="<class 'int'> is no pydantic model"):
         ModelCodec(int)  # type: ignore[type-var]
-    for wrong in ({"name": ""}, {"name": "n" * 250}, {"version": 0}, {"version": "1.5"}):
-        with pytest.raises(ConfigError, match="the codec of the model Frozen cannot be recorded"):
-            ModelCodec(Frozen, **wrong)
+    wrong: list[dict[str, Any]] = [{"name": name} for name in ("", "n" * 250, 5, b"x")]
+    for one in (*wrong, *({"version": version} for version in (0, "1", 1.5, True))):
+        with pytest.raises(ConfigError, match=r"the codec .* cannot be recorded: a name has 1 to 249 characters"):
+            ModelCodec(Frozen, **one)
 
 
 def test_a_subclass_is_not_written_as_its_model() -> None:

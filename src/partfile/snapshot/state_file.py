@@ -11,6 +11,7 @@ import copy
 import json
 import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -257,6 +258,24 @@ class Codec(Protocol[Value]):
         """
 
 
+def codec_info(kind: str, name: str, version: int) -> CodecInfo:
+    """What a snapshot records of a codec that a program has named.
+
+    Raises:
+        ConfigError: Name or version cannot be recorded.
+    """
+    # Users without a type checker give anything.
+    given: tuple[object, object] = (name, version)
+    if isinstance(given[0], str) and name and type(given[1]) is int:
+        with suppress(ValidationError):
+            return CodecInfo(name=f"{kind}/{name}", version=version)
+    raise ConfigError(
+        f"the codec {name!r:.50}, version {version!r}, cannot be recorded: a name has 1 to {254 - len(kind)} "
+        "characters, and a version is a number from 1 on",
+        hint="Write for instance name='point', version=1.",
+    )
+
+
 def check_codec(codec: object, owner: str, argument: str = "codec") -> None:
     """Refuse what stands in the place of a codec and is none.
 
@@ -331,14 +350,7 @@ class ModelCodec(Generic[Model]):
         self._shared = model if is_frozen and (shares or is_immutable_model(model)) else None
         # Other models write null for such a number, which then has to be looked for in their values: 10 times slower.
         self._shows_not_finite = model.model_config.get("ser_json_inf_nan") == "constants"
-        recorded = model.__name__ if name is None else name
-        try:
-            self.info = CodecInfo(name=recorded and f"model/{recorded}", version=version)
-        except ValidationError as error:
-            raise ConfigError(
-                f"the codec of the model {model.__name__} cannot be recorded with name={name!r}, version={version!r}",
-                hint="A name has 1 to 249 characters, a version is a number from 1 on: ModelCodec(MODEL, version=1)",
-            ) from error
+        self.info = codec_info("model", model.__name__ if name is None else name, version)
 
     def copy(self, value: Model) -> Model:
         """The value itself if it cannot change or is to be shared, else a deep copy."""
@@ -350,16 +362,21 @@ class ModelCodec(Generic[Model]):
         """The model as JSON.
 
         Raises:
-            UnencodableState: It is of another model, of a subclass as well, or holds a number that is not finite.
+            UnencodableState: It is of another model, of a subclass as well, or holds a number that is not finite, or
+                what JSON has no form for.
         """
         # What a subclass has more would be written, and not come back.
         if type(value) is not self._model:
             raise UnencodableState(f"{type(value).__name__} is not the model {self._model.__name__} of this state")
-        if self._shows_not_finite:
-            data = value.model_dump_json().encode()
-            if not any(word in data for word in _NOT_FINITE):
-                return data
-        return encode_json(value.model_dump(mode="json"))
+        try:
+            if self._shows_not_finite:
+                data = value.model_dump_json().encode()
+                if not any(word in data for word in _NOT_FINITE):
+                    return data
+            dumped = value.model_dump(mode="json")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UnencodableState(f"a {self._model.__name__} has no JSON form: {error}") from error
+        return encode_json(dumped)
 
     def decode(self, data: bytes) -> Model:
         """The model again, validated.
@@ -409,23 +426,30 @@ def _check_names(model: type[BaseModel]) -> None:
         # They may write and read any names.
         return
     config = model.model_config
-    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    by_alias = config.get("validate_by_alias") is not False
+    by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
+    aliases = {name: _aliases(field) if by_alias else set() for name, field in model.model_fields.items()}
     for name, field in model.model_fields.items():
         written = (field.serialization_alias if config.get("serialize_by_alias") else None) or name
-        if written not in _names_read(name, field) | ({name} if by_name else set()) and not field.exclude:
-            raise ConfigError(
-                f"the field {name!r} of the model {model.__name__} is written as {written!r} and not read by that "
-                "name, so that a restore would lose it",
-                hint="Have the model take both: model_config = ConfigDict(populate_by_name=True)",
-            )
+        is_read = written in aliases[name] or (written == name and (by_name or field.validation_alias is None))
+        other = next((one for one, names in aliases.items() if one != name and written in names), None)
+        if field.exclude or (is_read and other is None):
+            continue
+        problem = "not read by that name" if other is None else f"read as {other!r}"
+        raise ConfigError(
+            f"the field {name!r} of the model {model.__name__} is written as {written!r} and {problem}, so that a "
+            "restore would lose it",
+            hint=f"Have it read by the name that it is written by: validation_alias=AliasChoices({written!r}, NAME)",
+        )
 
 
-def _names_read(name: str, field: FieldInfo) -> set[str]:
-    """The names that a field is read by, apart from its own where the model says so."""
-    aliases = field.validation_alias
-    if aliases is None:
-        return {name}
-    return {one for one in getattr(aliases, "choices", [aliases]) if isinstance(one, str)}
+def _aliases(field: FieldInfo) -> set[str]:
+    """The names that a field is read by beside its own."""
+    alias = field.validation_alias
+    paths = [
+        [one] if isinstance(one, str) else one.path for one in getattr(alias, "choices", [alias]) if one is not None
+    ]
+    return {str(path[0]) for path in paths if len(path) == 1}
 
 
 def is_immutable(value: object) -> bool:

@@ -223,4 +223,4 @@ def test_a_codec_that_cannot_be_recorded_is_refused(name: str, version: int) -> 
     """When it is made, and not by the first snapshot."""
     with pytest.raises(ConfigError, match="cannot be recorded") as raised:
         PairCodec(name, str.encode, bytes.decode, version=version)
-    assert raised.value.hint.startswith("Write for instance PairCodec(")
+    assert raised.value.hint.startswith("Write for instance name='point'")

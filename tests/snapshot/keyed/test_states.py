@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,12 +20,13 @@ from partfile.snapshot.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keys import KeyCodec, group_of_hash, subtask_of_group
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_of_hash, subtask_of_group
 from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.operator_state import ListStateDescriptor as OperatorListDescriptor
 from partfile.snapshot.state_file import JsonCodec
 from support.state.keyed import (
     BACKENDS,
+    MAX_PARALLELISM,
     TEXT_KEYS,
     backend_of,
     bytes_of,
@@ -46,6 +49,12 @@ MINUTE_MS = 60_000
 MINUTE = Ttl(60)
 READ = Ttl(60, refresh="read")
 LENIENT = Ttl(60, returns_expired=True)
+
+
+class Name(str):
+    """A kind of text."""
+
+    __slots__ = ()
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
@@ -287,6 +296,15 @@ def test_many_keys_at_once(backend: KeyedStateBackend) -> None:
     with pytest.raises(UnencodableState, match=r"state 'value', key group \d+, codec 'int64': 'x' is a str"):
         value.update_batch(keys, [1, "x", 3])  # type: ignore[list-item]
     assert value.value_batch(keys) == [None, 7, None]
+    for act in (lambda: value.value_batch(keys), lambda: value.update_batch(keys, [1, "x", 3])):  # type: ignore[list-item]
+        backend.set_current_key("b")
+        with suppress(UnencodableState):
+            act()
+        for after in (value.value, lambda: value.update(1)):
+            with pytest.raises(ConfigError, match="without a key"):
+                after()
+    value.update_batch(keys, pa.array([4, 7, 5]))
+    assert value.value_batch(keys) == [5, 7, 5]
     value.update_batch(keys, [None, 8, 4])
     assert value.value_batch(keys) == [4, 8, 4]
     value.update_batch(keys, [4, 8, None])
@@ -322,6 +340,50 @@ def test_many_values_at_once_are_those_of_their_namespace_and_of_no_view(make: A
     value.set_namespace(1)
     assert value.value_batch(keys) == [3 if ttl is None else None, None]
     backend.close()
+
+
+@pytest.mark.item("KS-03")
+@pytest.mark.parametrize(
+    ("kind", "key", "says"),
+    [
+        ("integer", True, "the key True is a bool, not of the kind integer"),
+        ("integer", 1 << 63, f"the key {1 << 63} is not of the kind integer"),
+        ("date", datetime(2026, 1, 1), "is a datetime, not of the kind date"),  # noqa: DTZ001 - a date has none.
+        ("string", "\ud800", "is not of the kind string"),
+        ("string", Name("a"), "is a Name, not of the kind string"),
+        ("string", None, "the key None is a NoneType, not of the kind string"),
+    ],
+)
+def test_a_key_of_another_kind_is_not_made_current(kind: str, key: Any, says: str) -> None:
+    """Nor does the one before it stay."""
+    backend = HeapBackend(KeyCodec(kind), KeyGroupRange(0, MAX_PARALLELISM - 1), MAX_PARALLELISM)
+    state = backend.value_state(value_of())
+    with pytest.raises(ConfigError, match=says):
+        backend.set_current_key(key)
+    with pytest.raises(ConfigError, match="without a key"):
+        state.value()
+
+
+def test_what_is_no_batch_of_keys_or_of_values_is_refused(backend: KeyedStateBackend) -> None:
+    """A column has to be found first."""
+    value = backend.value_state(value_of())
+    for act in (lambda: value.value_batch(pa.array(["a"])), lambda: value.update_batch(["a"], [1])):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="is no batch of keys") as raised:
+            act()
+        assert raised.value.hint.endswith("keys = backend.key_batch(COLUMN)")
+    with pytest.raises(ConfigError, match="values=None is no list of values"):
+        value.update_batch(backend.key_batch(pa.array(["a"])), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.item("TT-15")
+def test_a_batch_of_writes_pays_for_what_has_expired() -> None:
+    """As so many single writes do."""
+    backend = backend_of(HeapBackend)
+    state = backend.value_state(ValueStateDescriptor("paid", Int64Codec(), ttl=Ttl(60)))
+    state.update_batch(backend.key_batch(pa.array([f"key {at}" for at in range(100)])), range(100))
+    backend.advance_time(MINUTE_MS)
+    state.update_batch(backend.key_batch(pa.array(["new"] * 5000)), range(5000))
+    assert sum(map(len, backend.tables()["paid"].frozen())) == 1
 
 
 def test_batches_that_do_not_fit_are_refused(backend: KeyedStateBackend) -> None:
@@ -367,8 +429,15 @@ def test_a_state_may_be_asked_for_with_the_same_time_to_live_in_other_words(back
     ("options", "says", "hint"),
     [
         ({"ttl": "7 days"}, "ttl='7 days' is no time to live", "Write ttl=Ttl('7 days')."),
-        ({"namespace": "integer"}, "namespace='integer' is no kind of keys", "Write namespace=KeyCodec('string')."),
+        ({"namespace": "integer"}, "namespace='integer' is no kind of keys", "Write namespace=KeyCodec('integer')."),
         ({"earlier": Earlier(Int64Codec())}, "is no tuple of codecs", "Write earlier=(Earlier(CODEC, convert),),"),
+        ({"earlier": (TextCodec(),)}, "which is no earlier codec", "Write earlier=(Earlier(CODEC, convert),)."),
+        ({"earlier": (Earlier(Int64Codec()),)}, "'int64' of version 1 is in it twice", "Raise the version of today's"),
+        (
+            {"earlier": (Earlier(TextCodec(), int), Earlier(TextCodec(), len))},
+            "'text' of version 1 is in it twice",
+            "Raise the version of today's",
+        ),
         ({"formerly": "v"}, "has its own name as its former one", "Leave it out: formerly=None"),
     ],
 )

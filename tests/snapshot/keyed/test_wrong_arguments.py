@@ -64,6 +64,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "state 'words': key_codec=",
         "Write key_codec=KeyCodec('string')",
     ),
+    "no codec of a map's keys": (
+        lambda: MapStateDescriptor("words", None, Int64Codec()),  # type: ignore[arg-type]
+        "state 'words': key_codec=None is no kind of keys",
+        "Write key_codec=KeyCodec('string')",
+    ),
+    "a number as what converts": (
+        lambda: Earlier(Int64Codec(), 5),  # type: ignore[arg-type]
+        "Earlier: convert=5 is no function",
+        "convert=float",
+    ),
     "a pair as the groups": (
         lambda: HeapBackend(KeyCodec("string"), (0, 127), 128),  # type: ignore[arg-type]
         "groups=(0, 127) is no range",

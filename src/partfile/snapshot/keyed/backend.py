@@ -420,6 +420,7 @@ class KeyedStateBackend(ABC):
             try:
                 data = self._encode_key(key)
             except (ValueError, OverflowError, ArithmeticError):
+                # Raises the error that names the key.
                 data = self._locate(key)[0]
             hashed = xxh64_intdigest(data, self._key_seed)
         else:
@@ -500,29 +501,29 @@ class KeyedStateBackend(ABC):
             SnapshotVersionError: The snapshot was written with another version of a codec.
             SnapshotCorrupt: What was restored cannot be decoded.
         """
-        state: ValueState[Value] = self._state(descriptor)
+        state: ValueState[Value] = self._state(descriptor, ValueStateDescriptor)
         return state
 
     def list_state(self, descriptor: ListStateDescriptor[Value]) -> ListState[Value]:
         """The state of this name, of one list a key; raises as ``value_state``."""
-        state: ListState[Value] = self._state(descriptor)
+        state: ListState[Value] = self._state(descriptor, ListStateDescriptor)
         return state
 
     def map_state(self, descriptor: MapStateDescriptor[Value]) -> MapState[Value]:
         """The state of this name, of one map a key; raises as ``value_state``."""
-        state: MapState[Value] = self._state(descriptor)
+        state: MapState[Value] = self._state(descriptor, MapStateDescriptor)
         return state
 
     def reducing_state(self, descriptor: ReducingStateDescriptor[Value]) -> ReducingState[Value]:
         """The state of this name, of one value a key that is made of all that were added; raises as ``value_state``."""
-        state: ReducingState[Value] = self._state(descriptor)
+        state: ReducingState[Value] = self._state(descriptor, ReducingStateDescriptor)
         return state
 
     def aggregating_state(
         self, descriptor: AggregatingStateDescriptor[Added, Accumulator, Result]
     ) -> AggregatingState[Added, Accumulator, Result]:
         """The state of this name, of one accumulator a key; raises as ``value_state``."""
-        state: AggregatingState[Added, Accumulator, Result] = self._state(descriptor)
+        state: AggregatingState[Added, Accumulator, Result] = self._state(descriptor, AggregatingStateDescriptor)
         return state
 
     @property
@@ -541,6 +542,14 @@ class KeyedStateBackend(ABC):
             ConfigError: The state is registered, or the backend is closed.
         """
         self.context.check_open()
+        given: object = name
+        if not isinstance(given, str):
+            raise ConfigError(f"{name!r} is no name of a state", hint="Give its name as text: drop_state('count')")
+        if name in self._former:
+            raise ConfigError(
+                f"{name!r} is the former name of a state, and cannot be dropped: the next start would lose it",
+                hint="Leave it out, or say no longer that the state had it: formerly=None",
+            )
         if name in self._states:
             raise ConfigError(
                 f"state {name!r} is registered, and cannot be dropped",
@@ -614,20 +623,29 @@ class KeyedStateBackend(ABC):
         self._tables[table.name] = table
         return table
 
-    def _state(self, descriptor: Descriptor) -> Any:
-        self.context.check_open()
+    def _described(self, descriptor: Descriptor, wanted: type[Descriptor]) -> StateMetaInfo:
+        """What a snapshot records of a state; raises ConfigError if it is described as another kind, or cannot be."""
         if not isinstance(descriptor, _DESCRIPTORS):
             raise ConfigError(
                 f"{descriptor!r} describes no keyed state of {type(self).__name__}",
                 hint="Write for instance ValueStateDescriptor(name='count', codec=Int64Codec()).",
             )
+        if not isinstance(descriptor, wanted):
+            raise ConfigError(
+                f"state {descriptor.name!r} is described as {descriptor.kind} state, and asked for as another kind",
+                hint=f"Ask for it as that: backend.{descriptor.kind}_state(DESCRIPTOR)",
+            )
         try:
-            info = info_of(descriptor)
+            return info_of(descriptor)
         except (ValidationError, AttributeError) as error:
             raise ConfigError(
                 f"the state {descriptor.name!r} has no name or codec that a snapshot can hold: {error}",
                 hint="Write for instance ValueStateDescriptor(name='count', codec=Int64Codec()).",
             ) from error
+
+    def _state(self, descriptor: Descriptor, wanted: type[Descriptor]) -> Any:
+        self.context.check_open()
+        info = self._described(descriptor, wanted)
         if descriptor.name in self._states:
             check_same_keyed_state(self._infos[descriptor.name], info, "registered")
             if self._ttls[descriptor.name] != descriptor.ttl:
@@ -668,7 +686,12 @@ class KeyedStateBackend(ABC):
                 f"state {name!r} has been dropped: the next start would drop the new one of its name",
                 hint=f"Take another name: name='{name}-2'",
             )
-        if name in self._former or descriptor.formerly in self._infos:
+        if descriptor.formerly in self._dropped:
+            raise ConfigError(
+                f"state {descriptor.formerly!r} has been dropped, and is the former name of {name!r}: it would be lost",
+                hint="Leave out the one or the other: formerly=None",
+            )
+        if name in self._former or descriptor.formerly in self._infos or descriptor.formerly in self._former:
             old = name if name in self._former else descriptor.formerly
             raise ConfigError(
                 f"{old!r} is the former name of a state, and cannot be that of another: the next start would take one "
@@ -685,7 +708,8 @@ class KeyedStateBackend(ABC):
             raise ConfigError(
                 f"the snapshot has both the state {name!r} and {formerly!r}, its former name",
                 hint="Where subtasks renamed it one after the other, restore with the parallelism of the snapshot, and "
-                f"ask for the state in all of them. Else drop the one that is not wanted: drop_state({formerly!r})",
+                f"ask for the state in all of them. Else drop the one that is not wanted, with formerly=None: "
+                f"drop_state({formerly!r})",
             )
         return formerly
 
@@ -784,6 +808,8 @@ def files_of(
                 hint="Make the backend within it: with read_keyed_files(...) as files: HeapBackend(...)",
             )
         check_fits(file, key_codec, max_parallelism)
+    if len(set(map(id, restored))) < len(restored):
+        raise ConfigError("a file is in restored twice", hint="Give each once: restored=[one.file for one in files]")
     found = [one for one in restored if one.groups.first <= groups.last and groups.first <= one.groups.last]
     held = {group for one in found for group in one.groups}
     missing = [group for group in groups if group not in held]

@@ -43,6 +43,10 @@ class Earlier:
 
     def __post_init__(self) -> None:
         check_codec(self.codec, "Earlier")
+        if not callable(self.convert):
+            raise ConfigError(
+                f"Earlier: convert={self.convert!r} is no function", hint="Write for instance convert=float."
+            )
 
     def value_of_today(self, data: bytes, begin: int, codec: Codec[Any]) -> bytes:
         """A value that was written in the earlier codec, in today's.
@@ -68,6 +72,10 @@ class Earlier:
         return data[:begin] + encode_checked(codec, converted)
 
 
+_FUNCTIONS = {"reduce", "create", "add", "result"}
+"""Fields of descriptors."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     ttl: Ttl | None = None
@@ -80,24 +88,62 @@ class _Options:
     """Codecs that its values had in earlier snapshots. A restore turns such values into those of today's codec."""
 
     def __post_init__(self) -> None:
-        name = getattr(self, "name", None)
-        check_codec(getattr(self, "codec", None), f"state {name!r}")
-        for field, kind in (("namespace", self.namespace), ("key_codec", getattr(self, "key_codec", None))):
-            if kind is not None and not isinstance(kind, KeyCodec):
-                raise ConfigError(
-                    f"state {name!r}: {field}={kind!r} is no kind of keys", hint=f"Write {field}=KeyCodec('string')."
-                )
+        name: Any = getattr(self, "name", None)
+        codec: Any = getattr(self, "codec", None)
+        self._check_fields(name, codec)
         if self.ttl is not None and not isinstance(self.ttl, Ttl):
             raise ConfigError(
                 f"state {name!r}: ttl={self.ttl!r} is no time to live", hint=f"Write ttl=Ttl({self.ttl!r})."
             )
+        self._check_earlier(name, codec)
+        if self.formerly is not None and self.formerly == name:
+            raise ConfigError(f"state {name!r} has its own name as its former one", hint="Leave it out: formerly=None")
+
+    def _check_fields(self, name: Any, codec: Any) -> None:
+        """Refuse names, codecs, functions and kinds of keys that are none; raises ConfigError."""
+        for field, text in (("name", name), ("formerly", "-" if self.formerly is None else self.formerly)):
+            if not isinstance(text, str) or not text:
+                raise ConfigError(
+                    f"state {name!r}: {field}={text!r} is no name of a state",
+                    hint=f"Write for instance {field}='count'.",
+                )
+        check_codec(codec, f"state {name!r}")
+        for field in _FUNCTIONS & set(type(self).__dataclass_fields__):
+            if not callable(getattr(self, field)):
+                raise ConfigError(
+                    f"state {name!r}: {field}={getattr(self, field)!r} is no function",
+                    hint=f"Give a function: {field}=FUNCTION",
+                )
+        kinds: dict[str, object] = {"key_codec": self.key_codec} if isinstance(self, MapStateDescriptor) else {}
+        for field, kind in (kinds if self.namespace is None else {**kinds, "namespace": self.namespace}).items():
+            if not isinstance(kind, KeyCodec):
+                shown = kind if isinstance(kind, str) else "string"
+                raise ConfigError(
+                    f"state {name!r}: {field}={kind!r} is no kind of keys", hint=f"Write {field}=KeyCodec({shown!r})."
+                )
+
+    def _check_earlier(self, name: str, codec: Codec[Any]) -> None:
+        """Refuse earlier codecs that are none, or that cannot be told from today's; raises ConfigError."""
         if not isinstance(self.earlier, tuple):
             raise ConfigError(
                 f"state {name!r}: earlier={self.earlier!r} is no tuple of codecs",
                 hint="Write earlier=(Earlier(CODEC, convert),), with the comma.",
             )
-        if self.formerly is not None and self.formerly == name:
-            raise ConfigError(f"state {name!r} has its own name as its former one", hint="Leave it out: formerly=None")
+        known = [codec.info]
+        given: tuple[object, ...] = self.earlier
+        for one in given:
+            if not isinstance(one, Earlier):
+                raise ConfigError(
+                    f"state {name!r}: earlier has {one!r}, which is no earlier codec",
+                    hint="Write earlier=(Earlier(CODEC, convert),).",
+                )
+            if one.codec.info in known:
+                raise ConfigError(
+                    f"state {name!r}: the codec {one.codec.info.name!r} of version {one.codec.info.version} is in it "
+                    "twice, so that values of the one would pass for those of the other",
+                    hint="Raise the version of today's codec: version=2",
+                )
+            known.append(one.codec.info)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import logging
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from partfile.errors import SnapshotError
+from partfile.errors import ConfigError, SnapshotError
+from partfile.snapshot.documents import FileHandle, InlineHandle
 from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.pieces import read_canonical
 from partfile.snapshot.keyed.shared_files import decode_incremental, is_incremental
@@ -125,8 +126,26 @@ def read_keyed_files(
         StoreError: It cannot be read.
         ConfigError: It is of RocksDB, whose package is not installed.
     """
+    handles = list(_checked(handles))
     with ExitStack() as opened:
         yield [_read_keyed_file(storage, handle, local, directory, opened) for handle in handles]
+
+
+def _checked(handles: Iterable[StateHandle]) -> Iterator[StateHandle]:
+    """Refuse what is no handle: a subtask without state has None."""
+    given: object = handles
+    if not isinstance(given, list | tuple):
+        raise ConfigError(
+            f"handles={handles!r:.50} is no list",
+            hint="Write for instance handles=[result.primary for result in RESULTS]",
+        )
+    for handle in given:
+        if not isinstance(handle, FileHandle | InlineHandle):
+            raise ConfigError(
+                f"{handle!r:.50} is no handle of state",
+                hint="Leave out subtasks without state: [result.primary for result in RESULTS if result.primary]",
+            )
+        yield handle
 
 
 def _read_keyed_file(

@@ -97,8 +97,18 @@ class KeyContext:
         return ConfigError("keyed state was asked for without a key", hint="Call set_current_key(KEY) first.")
 
     def begin(self, keys: KeyBatch) -> None:
-        """Count the choice of each key, none of which is current. Refuse places of another backend: ConfigError."""
+        """Refuse what are no places of this backend, have no key current any more, and count the choice of each.
+
+        Raises:
+            ConfigError: They are not those of this backend, or it is closed.
+        """
         self.check_open()
+        given: object = keys
+        if not isinstance(given, KeyBatch):
+            raise ConfigError(
+                f"what is of the type {type(given).__name__} is no batch of keys",
+                hint="Find their places first: keys = backend.key_batch(COLUMN)",
+            )
         if keys.context is not self:
             raise ConfigError(
                 "the places of these keys are those of another backend",
@@ -133,8 +143,18 @@ class KeyContext:
 
     @staticmethod
     def one_for_each(keys: KeyBatch, values: Iterable[Added]) -> Sequence[Added]:
-        """The values of many keys, one for each; raises ConfigError if there are more or fewer."""
-        given = values if isinstance(values, list | tuple) else list(values)
+        """The values of many keys, one for each; those of an Arrow column as Python has them.
+
+        Raises:
+            ConfigError: There are more or fewer, or none can be taken from it.
+        """
+        as_python = getattr(values, "to_pylist", None)
+        try:
+            given = values if isinstance(values, list | tuple) else list(values if as_python is None else as_python())
+        except TypeError as error:
+            raise ConfigError(
+                f"values={values!r:.50} is no list of values", hint="Give one value for each key of key_batch()."
+            ) from error
         if len(given) != len(keys):
             raise ConfigError(
                 f"there are {len(keys)} keys and {len(given)} values",
@@ -193,7 +213,7 @@ class CellRows(Rows, Protocol):
         """The values of many keys, in their order; whatever the current key is."""
 
     def put_each(self, keys: KeyBatch, cells: Sequence[Cell]) -> None:
-        """Set the values of many keys, all or none; None removes one. Of a key that comes twice the last one counts."""
+        """Set the values of many keys, one after the other; None removes one."""
 
 
 class ListRows(Rows, Protocol):
@@ -318,11 +338,12 @@ class ValueState(KeyedState, Generic[Value]):
             context.slot = context.NO_KEY
 
     def update_batch(self, keys: KeyBatch, values: Iterable[Value | None]) -> None:
-        """Set the values of many keys, or of none; of a key that comes twice the last one counts.
+        """Set the values of many keys; of a key that comes twice the last one counts. None removes one.
 
         Raises:
-            ConfigError: There are more values than keys, or fewer.
-            UnencodableState: The codec has no form for one.
+            ConfigError: There are more values than keys, or fewer, or no namespace is current; nothing was set.
+            UnencodableState: The codec has no form for one; nothing was set.
+            StoreError: RocksDB failed; some may be set.
         """
         context = self._context
         context.begin(keys)

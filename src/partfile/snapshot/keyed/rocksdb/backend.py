@@ -237,10 +237,12 @@ class _CellTable(_RocksTable):
 
     def put_each(self, keys: KeyBatch, cells: Sequence[Cell]) -> None:
         """Set the values of many keys; None removes one."""
-        # Of a key that comes twice the engine would do the removal first, wherever it stands.
-        newest = dict(zip(self._keys_of(keys), cells, strict=True))
-        puts = [(key, self._stored(cell)) for key, cell in newest.items() if cell is not None]
-        self._column.change(puts, [key for key, cell in newest.items() if cell is None])
+        # One by one: rows that were written together would be weighed together, by then beyond the memory.
+        for key, cell in zip(self._keys_of(keys), cells, strict=True):
+            if cell is None:
+                self._column.delete(key)
+            else:
+                self._column.put(key, self._stored(cell))
 
     def _keys_of(self, keys: KeyBatch) -> list[bytes]:
         heads = self._heads
@@ -381,6 +383,12 @@ class RocksDBBackend(KeyedStateBackend):
         memory: RocksDBMemory | None = None,
     ) -> None:
         super().__init__(key_codec, groups, max_parallelism)
+        for name, given, kind in (("options", options, RocksDBOptions), ("memory", memory, RocksDBMemory)):
+            if given is not None and not isinstance(given, kind):
+                raise ConfigError(
+                    f"RocksDBBackend: {name}={given!r:.50} is no {kind.__name__}",
+                    hint=f"Write for instance {name}={kind.__name__}().",
+                )
         self.memory = memory or RocksDBMemory()
         self._unchecked: set[str] = set()
         """States whose rows a restore has taken in, of which nothing is known but that their file was whole."""
@@ -441,7 +449,7 @@ class RocksDBBackend(KeyedStateBackend):
             self._carried[name] = info, NativeRows(info, self.groups, expired_ms, between)
             self._unchecked.add(name)
         with ExitStack() as written:
-            rows = {name: written.enter_context(self.database.sorted_rows(name)) for name in infos}
+            rows = {name: written.enter_context(self.database.sorted_rows(name, len(infos))) for name in infos}
             for (name, group), found in restored_rows(restored, self.groups):
                 rows[name].write(engine_rows(infos[name], group, single_rows(found)))
 

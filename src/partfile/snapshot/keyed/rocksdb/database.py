@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 128 * _MIB
-_LOOK_EACH_BYTES = _MIB // 4
+_LOOK_EACH_BYTES = _MIB
 """After so many bytes of rows, or a quarter of a small file, it is asked how large their file has become."""
+_MOST_GATHERED_BYTES = _MIB // 4
+_GATHERED_ROW_BYTES = 128
+"""About what a row takes as two objects of Python beside its key and value."""
 _ROW_BYTES = 64
 """About what a row takes in memory beside its key and value."""
 MAX_STALL_S = 300
@@ -428,18 +431,23 @@ class SortedRows:
         path: Of a file on the disk of the database, which is not there yet.
         options: Of the engine.
         file_bytes: About the size of one file, in bytes.
+        gather_bytes: Of rows in memory, before a file is opened for them: a restore of many small states opens one
+            after the other.
     """
 
-    def __init__(self, column: Column, path: str, options: rocksdict.Options, file_bytes: int) -> None:
+    def __init__(
+        self, column: Column, path: str, options: rocksdict.Options, file_bytes: int, gather_bytes: int
+    ) -> None:
         self._column = column
         self._path = path
         self._options = options
         self._file_bytes = file_bytes
         self._file: rocksdict.SstFileWriter | None = None
-        self._few: list[tuple[bytes, bytes]] = []
-        """Rows for which no file was opened yet: a restore of many small states opens one after the other."""
+        self._gather_bytes = gather_bytes
+        self._gathered: list[tuple[bytes, bytes]] = []
+        self._gathered_bytes = 0
         self._unseen_bytes = 0
-        """So much was written since the size of the file was asked for, or since there was a file."""
+        """So much was written since the size of the file was asked for."""
         self._look_each = min(_LOOK_EACH_BYTES, file_bytes // 4)
 
     def write(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
@@ -449,16 +457,19 @@ class SortedRows:
             StoreError: The disk has no room, or the keys are not in order.
         """
         for key, value in pairs:
-            self._unseen_bytes += len(key) + len(value)
+            if self._file is None:
+                self._gathered.append((key, value))
+                self._gathered_bytes += len(key) + len(value) + _GATHERED_ROW_BYTES
+                if self._gathered_bytes < self._gather_bytes:
+                    continue
             try:
                 if self._file is None:
-                    self._few.append((key, value))
-                    if self._unseen_bytes >= self._look_each:
-                        self._begin_file()
-                    continue
-                self._file[key] = value
-                if self._unseen_bytes < self._look_each:
-                    continue
+                    self._file = self._begun_file()
+                else:
+                    self._file[key] = value
+                    self._unseen_bytes += len(key) + len(value)
+                    if self._unseen_bytes < self._look_each:
+                        continue
                 self._unseen_bytes = 0
                 is_full = self._file.file_size() >= self._file_bytes
             except Exception as error:
@@ -466,20 +477,21 @@ class SortedRows:
             if is_full:
                 self._hand_over()
 
-    def _begin_file(self) -> None:
+    def _begun_file(self) -> rocksdict.SstFileWriter:
         """Open a file, and write the rows to it that were gathered."""
-        self._file = rocksdict.SstFileWriter(self._options)
-        self._file.open(self._path)
-        for key, value in self._few:
-            self._file[key] = value
-        self._few.clear()
+        file = rocksdict.SstFileWriter(self._options)
+        file.open(self._path)
+        for key, value in self._gathered:
+            file[key] = value
+        self._gathered, self._gathered_bytes = [], 0
+        return file
 
     def _hand_over(self) -> None:
         """Bring what was written into the column."""
         try:
-            if self._few:
-                self._begin_file()
             file, self._file = self._file, None
+            if self._gathered:
+                file = self._begun_file()
             if file is None:
                 return
             file.finish()
@@ -669,14 +681,20 @@ class Database:
                 raise _failed(error) from error
         return columns[state]
 
-    def sorted_rows(self, state: str) -> SortedRows:
+    def sorted_rows(self, state: str, states: int = 1) -> SortedRows:
         """What brings the rows of a restore into the column of a state, which has none of them.
+
+        Args:
+            state: Its name.
+            states: The number of states that are restored at one time.
 
         Raises:
             StoreError: The engine cannot make the column.
         """
         path = str(Path(self.path, f"{new_token()}.rows"))
-        return SortedRows(self.column(state), path, self._options, self._file_bytes)
+        # The rows that are gathered have the room of those that are not in files yet, of which a restore has none.
+        gather_bytes = min(_MOST_GATHERED_BYTES, self._file_bytes // 4, self._memory.write_buffer_bytes // 2 // states)
+        return SortedRows(self.column(state), path, self._options, self._file_bytes, gather_bytes)
 
     def _families_of(self, files: Sequence[str]) -> list[str]:
         """Bring files into the directory, and return the column families that they have."""
