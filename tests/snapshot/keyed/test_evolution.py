@@ -79,13 +79,30 @@ def test_a_state_is_renamed(make: Any, ttl: Ttl | None) -> None:
 
 
 def test_a_name_that_is_both_old_and_new_is_refused(make: Any) -> None:
-    """Nothing says which of the two is meant. One that is dropped before is out of the way."""
+    """Nothing says which of the two is meant. One that is dropped is the former name of none."""
     backend = restored(make, before())
     named = ListStateDescriptor("list", TextCodec(), formerly="value")
     with pytest.raises(ConfigError, match="the snapshot has both the state 'list' and 'value', its former name"):
         backend.list_state(named)
     backend.drop_state("value")
-    assert backend.list_state(named) is not None
+    with pytest.raises(ConfigError, match="'value' has been dropped, and is the former name of 'list'"):
+        backend.list_state(named)
+    assert backend.list_state(list_of()) is not None
+    assert [info.name for info in file_of(backend).infos] == ["list", "map"]
+    backend.close()
+
+
+def test_a_former_name_is_not_dropped_and_is_that_of_one_state(make: Any) -> None:
+    """Else an older snapshot would lose the state, or the state that is asked for first would have it."""
+    backend = restored(make, before())
+    backend.value_state(ValueStateDescriptor("count", Int64Codec(), formerly="value"))
+    with pytest.raises(ConfigError, match="'value' is the former name of a state, and cannot be dropped"):
+        backend.drop_state("value")
+    with pytest.raises(ConfigError, match="'value' is the former name of a state, and cannot be that of another"):
+        backend.value_state(ValueStateDescriptor("other", Int64Codec(), formerly="value"))
+    for name in (b"value", 5, None, value_of()):
+        with pytest.raises(ConfigError, match="is no name of a state"):
+            backend.drop_state(name)  # type: ignore[arg-type]
     backend.close()
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -735,6 +736,64 @@ def test_a_restore_stays_within_the_memory() -> None:
     backend.value_state(ValueStateDescriptor("bytes", PairCodec("bytes", bytes, read)))
     assert len(used) == 6000
     assert max(used) <= 1.1 * memory.size_bytes
+    backend.close()
+
+
+@pytest.mark.item("RM-01")
+def test_many_values_at_once_stay_within_the_memory() -> None:
+    """As one by one: what is written is weighed before the next."""
+    memory = RocksDBMemory(8 * MIB)
+    backend = opened(memory=memory)
+    state, most = backend.value_state(ValueStateDescriptor("bytes", BytesCodec())), [0]
+    real = backend.database.column("bytes").put
+
+    def put(key: bytes, value: bytes) -> None:
+        real(key, value)
+        most[0] = max(most[0], memory.usage_bytes)
+
+    backend.database.column("bytes").put = put  # type: ignore[method-assign]
+    keys = backend.key_batch(pa.array([f"key {at}" for at in range(64)]))
+    state.update_batch(keys, [os.urandom(MIB // 2) for _ in range(64)])
+    assert 0 < max(most[0], memory.usage_bytes) <= 1.1 * memory.size_bytes
+    backend.close()
+
+
+@pytest.mark.item("RM-01", "SP-12")
+def test_a_restore_of_many_states_gathers_within_the_memory(tmp_path: Path) -> None:
+    """Rows that wait for a file are in the room of those that are not in files yet, of all states together."""
+    states, memory = 40, RocksDBMemory(8 * MIB)
+    heap = backend_of()
+    for key in range(1000):
+        heap.set_current_key(f"key {key}")
+        for at in range(states):
+            heap.value_state(ValueStateDescriptor(f"state {at}", Int64Codec())).update(key)
+    file, groups = file_of(heap), KeyGroupRange(0, MAX_PARALLELISM - 1)
+    options = RocksDBOptions(directory=str(tmp_path))
+    list(file.rows(0))
+    tracemalloc.start()
+    try:
+        backend = RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, [file], options=options, memory=memory)
+        assert tracemalloc.get_traced_memory()[1] < memory.write_buffer_bytes
+    finally:
+        tracemalloc.stop()
+    assert bytes_of(backend) == bytes_of(heap)
+    backend.close()
+
+
+def test_a_restore_that_fails_hands_over_no_rows_of_an_unended_file(tmp_path: Path) -> None:
+    """Only whole files are in the column then."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    rows = [(b"key %04d" % at, b"x" * 1000) for at in range(1000)]
+
+    def failing(size: int) -> Iterator[tuple[bytes, bytes]]:
+        yield from rows[:size]
+        raise ZeroDivisionError
+
+    for size in (10, 1000):
+        with pytest.raises(ZeroDivisionError), backend.database.sorted_rows(f"state {size}") as written:
+            written.write(failing(size))
+        assert list(backend.database.column(f"state {size}").between(b"", b"z")) == []
+    assert not list(directory_of(backend).glob("*.rows"))
     backend.close()
 
 

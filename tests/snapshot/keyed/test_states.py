@@ -516,6 +516,9 @@ def test_a_name_stands_for_one_state(backend: KeyedStateBackend) -> None:
     assert [info.name for info in file_of(backend).infos] == ["value"]
     with pytest.raises(ConfigError, match="is registered as value state and asked for as reducing state"):
         backend.reducing_state(ReducingStateDescriptor("value", Int64Codec(), max))
+    with pytest.raises(ConfigError, match="is described as list state, and asked for as another kind") as raised:
+        backend.value_state(list_of())  # type: ignore[arg-type]
+    assert raised.value.hint.endswith("backend.list_state(DESCRIPTOR)")
     backend.list_state(list_of(MINUTE))
     with pytest.raises(ConfigError, match="state 'list' is registered with another time to live"):
         backend.list_state(list_of(READ))
@@ -523,8 +526,8 @@ def test_a_name_stands_for_one_state(backend: KeyedStateBackend) -> None:
 
 def test_a_state_that_no_snapshot_could_name_is_refused(backend: KeyedStateBackend) -> None:
     """Without a name or with one that is too long, without a codec, or one too many."""
-    for name in ("", "n" * 300):
-        with pytest.raises(ConfigError, match="has no name or codec that a snapshot can hold"):
+    for name, problem in (("", "is no name of a state"), ("n" * 300, "has no name or codec that a snapshot can hold")):
+        with pytest.raises(ConfigError, match=problem):
             backend.value_state(ValueStateDescriptor(name, Int64Codec()))
     with pytest.raises(ConfigError, match="codec=None is no codec"):
         backend.value_state(ValueStateDescriptor("value", None))  # type: ignore[arg-type]

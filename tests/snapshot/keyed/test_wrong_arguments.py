@@ -7,30 +7,53 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator
 
 from partfile.errors import ConfigError, UnencodableState
+from partfile.snapshot.documents import InlineHandle
 from partfile.snapshot.keyed.codecs import Int64Codec, TextCodec
-from partfile.snapshot.keyed.descriptors import Earlier, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from partfile.snapshot.keyed.descriptors import (
+    AggregatingStateDescriptor,
+    Earlier,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
+from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
 from partfile.snapshot.operator_state import BroadcastStateDescriptor, OperatorStateStore, write_operator_state
 from partfile.snapshot.operator_state import ListStateDescriptor as OperatorList
-from partfile.snapshot.state_file import JsonCodec
+from partfile.snapshot.state_file import JsonCodec, ModelCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.strategy import OperatorStateStrategy, SnapshotOptions, StrategyRunner
 from partfile.stores.local.store import LocalStore
+from partfile.stores.memory import MemoryMetadataStore
 from support.sinks.life_cycle import in_child
-from support.state.keyed import BACKENDS, backend_of, bytes_of, value_of
+from support.state.keyed import BACKENDS, backend_of, bytes_of, file_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from partfile.snapshot.documents import StateHandle
+
 GROUPS: Any = KeyGroupRange(0, 127)
+ONE = file_of(backend_of(HeapBackend))
+
+
+def opened(handles: list[StateHandle]) -> None:
+    """Read nothing of what is no handle."""
+    storage = CheckpointStorage(MemoryMetadataStore(), "job", FileStreamSettings())
+    with read_keyed_files(storage, handles):
+        raise AssertionError("it was read")
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a text as keys, heap": (lambda: HeapBackend("string", GROUPS, 128), "no codec of keys", "KeyCodec('string')"),  # type: ignore[arg-type]
     "a text as keys, RocksDB": (
@@ -74,6 +97,43 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Earlier: convert=5 is no function",
         "convert=float",
     ),
+    "bytes as a name": (
+        lambda: ValueStateDescriptor(b"count", Int64Codec()),  # type: ignore[arg-type]
+        "name=b'count' is no name of a state",
+        "name='count'",
+    ),
+    "a number as a former name": (
+        lambda: ValueStateDescriptor("count", Int64Codec(), formerly=5),  # type: ignore[arg-type]
+        "state 'count': formerly=5 is no name of a state",
+        "formerly='count'",
+    ),
+    "no function that reduces": (
+        lambda: ReducingStateDescriptor("sum", Int64Codec(), None),  # type: ignore[arg-type]
+        "state 'sum': reduce=None is no function",
+        "reduce=FUNCTION",
+    ),
+    "no function that adds": (
+        lambda: AggregatingStateDescriptor("mean", Int64Codec(), int, 5, int),  # type: ignore[arg-type]
+        "state 'mean': add=5 is no function",
+        "add=FUNCTION",
+    ),
+    "a class as options of RocksDB": (
+        lambda: RocksDBBackend(KeyCodec("string"), GROUPS, 128, options=RocksDBOptions),  # type: ignore[arg-type]
+        "is no RocksDBOptions",
+        "options=RocksDBOptions()",
+    ),
+    "a number as the memory of RocksDB": (
+        lambda: RocksDBBackend(KeyCodec("string"), GROUPS, 128, memory=1 << 20),  # type: ignore[arg-type]
+        "memory=1048576 is no RocksDBMemory",
+        "memory=RocksDBMemory()",
+    ),
+    "a file twice": (lambda: backend_of(HeapBackend, files=[ONE, ONE]), "is in restored twice", "Give each once"),
+    "a handle as handles": (
+        lambda: opened(InlineHandle(data=b"x")),  # type: ignore[arg-type]
+        "is no list",
+        "result.primary for result in RESULTS",
+    ),
+    "no handle": (lambda: opened([None]), "None is no handle of state", "if result.primary]"),  # type: ignore[list-item]
     "a pair as the groups": (
         lambda: HeapBackend(KeyCodec("string"), (0, 127), 128),  # type: ignore[arg-type]
         "groups=(0, 127) is no range",
@@ -151,6 +211,70 @@ def test_files_of_rocksdb_are_gone_behind_the_block_that_read_them(tmp_path: Pat
     with pytest.raises(ConfigError, match="removed at the end of the block") as refused:
         backend_of(make, files=[one.file for one in files])
     assert "with read_keyed_files(...) as files:" in str(refused.value.hint)
+    backend.close()
+
+
+class Payment(BaseModel):
+    """What is paid."""
+
+    amount: int = 0
+
+
+class Card(Payment):
+    """A kind of it."""
+
+    last4: str = ""
+
+
+class Order(BaseModel):
+    """Fields that may hold what their type does not say."""
+
+    payment: Payment = Payment()
+    anything: Any = None
+    hidden: int = Field(0, exclude=True)
+    secret: SecretStr = SecretStr("")
+    plus: int = 0
+    _cached: int = PrivateAttr(0)
+
+    @field_validator("plus")
+    @classmethod
+    def _more(cls, value: int) -> int:
+        return value + 1 if value else 0
+
+
+def private() -> Order:
+    """With a value that is in no file."""
+    made = Order()
+    made._cached = 1
+    return made
+
+
+@pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "value",
+    [
+        Order(payment=Card(amount=1, last4="1234")),
+        Order(anything=(1, 2)),
+        Order(anything=Payment()),
+        Order(hidden=1),
+        Order(secret=SecretStr("s3cret")),
+        Order(plus=5),
+        private(),
+        Order(anything=b"\xff"),
+        Order(anything=object()),
+    ],
+    ids=["cut to its base", "tuple", "model", "left out", "secret", "validator", "private", "no text", "no form"],
+)
+def test_a_model_that_would_come_back_as_another_one_is_refused(make: Any, value: Order) -> None:
+    """When it is given, by the name of its state: a restore would change it without a word."""
+    backend = backend_of(make)
+    state = backend.value_state(ValueStateDescriptor("order", ModelCodec(Order)))
+    backend.set_current_key("a")
+    kept = Order(payment=Payment(amount=2), anything=[1, {"a": None}])
+    state.update(kept)
+    with pytest.raises(UnencodableState, match=r"state 'order', key group \d+, codec 'model/Order': a"):
+        state.update(value)
+    assert state.value() == kept
     backend.close()
 
 
