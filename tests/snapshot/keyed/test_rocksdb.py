@@ -760,7 +760,7 @@ def test_many_values_at_once_stay_within_the_memory() -> None:
 
 @pytest.mark.item("RM-01", "SP-12")
 def test_a_restore_of_many_states_gathers_within_the_memory(tmp_path: Path) -> None:
-    """Rows that wait for a file are in the room of those that are not in files yet, of all states together."""
+    """Rows that wait for a file have the room of those that are not in files yet. All states are made at once."""
     states, memory = 40, RocksDBMemory(8 * MIB)
     heap = backend_of()
     for key in range(1000):
@@ -774,6 +774,9 @@ def test_a_restore_of_many_states_gathers_within_the_memory(tmp_path: Path) -> N
     try:
         backend = RocksDBBackend(TEXT_KEYS, groups, MAX_PARALLELISM, [file], options=options, memory=memory)
         assert tracemalloc.get_traced_memory()[1] < memory.write_buffer_bytes
+        # The engine writes its options anew with each column family that is made later, under the next number.
+        numbers = [int(path.name.removeprefix("OPTIONS-")) for path in directory_of(backend).glob("OPTIONS-*")]
+        assert max(numbers) < states
     finally:
         tracemalloc.stop()
     assert bytes_of(backend) == bytes_of(heap)

@@ -398,7 +398,7 @@ class RocksDBBackend(KeyedStateBackend):
         infos = restored_infos(restored)
         files = self._whole(restored)
         opened = None if files is None else self._opened_database(chosen, files)
-        self.database = opened or Database(chosen, self.memory)
+        self.database = opened or Database(chosen, self.memory, states=infos)
         try:
             if files is not None and opened is not None:
                 self._open_states(files)

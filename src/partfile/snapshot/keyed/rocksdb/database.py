@@ -216,6 +216,7 @@ def engine_options(options: RocksDBOptions, memory: RocksDBMemory) -> rocksdict.
     chosen = options.with_profile()
     made = rocksdict.Options(raw_mode=True)
     made.create_if_missing(create_if_missing=True)
+    made.create_missing_column_families(create_missing_cfs=True)
     # Nothing here outlives the process: a checkpoint is what lasts.
     made.set_use_fsync(False)
     # A view that is being written keeps its files open while others replace them.
@@ -635,13 +636,16 @@ class Database:
         options: How it is kept.
         memory: What it may use.
         files: Those of ``checkpoint``, with which it begins; they stay as they are.
+        states: Those that are made with it. Each that is made later takes the longer the more there are.
 
     Raises:
         ConfigError: The directory cannot be made, the options contradict each other, or do not fit the files, or are
             refused by the engine, or the process was forked from one that had opened a database.
     """
 
-    def __init__(self, options: RocksDBOptions, memory: RocksDBMemory, files: Sequence[str] = ()) -> None:
+    def __init__(
+        self, options: RocksDBOptions, memory: RocksDBMemory, files: Sequence[str] = (), states: Iterable[str] = ()
+    ) -> None:
         if _forks.is_child:
             refuse_forked()
         self._options = engine_options(options, memory)
@@ -650,7 +654,7 @@ class Database:
         self.path = new_directory(options.directory)
         _forks.is_opened = True
         try:
-            self._families = self._families_of(files)
+            self._families = list(dict.fromkeys([*self._families_of(files), *map(_family, states)]))
             families = dict.fromkeys(self._families, self._options)
             engine = rocksdict.Rdict(self.path, self._options, column_families=families or None)
         except Exception as error:
