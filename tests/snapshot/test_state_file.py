@@ -413,11 +413,14 @@ def test_a_renamed_field_is_kept_by_an_alias_or_refused_if_it_is_forbidden() -> 
         ModelCodec(Forbidden).decode(b'{"n":5}')
 
 
+class Alias(BaseModel):
+    """Written by its name, and read by another one alone."""
+
+    count: int = Field(0, alias="n")
+
+
 def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> None:
     """A field with an alias alone is written by its name, which it is not read by; an error says so at the start."""
-
-    class Alias(BaseModel):
-        count: int = Field(0, alias="n")
 
     class Other(BaseModel):
         model_config = ConfigDict(serialize_by_alias=True)
@@ -446,6 +449,10 @@ def test_a_model_that_would_lose_a_field_is_refused_when_the_codec_is_made() -> 
 
     with pytest.raises(ConfigError, match="'count' of the model Alias is written as 'count'"):
         ModelCodec(Outer)
+
+
+def test_a_model_whose_fields_are_read_by_the_names_that_they_are_written_by_comes_back() -> None:
+    """By configuration, aliases for reading, or functions of its own."""
 
     class ByName(Alias):
         model_config = ConfigDict(populate_by_name=True)

@@ -133,7 +133,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "is no list",
         "result.primary for result in RESULTS",
     ),
-    "no handle": (lambda: opened([None]), "None is no handle of state", "if result.primary]"),  # type: ignore[list-item]
+    "no handle": (lambda: opened([None]), "None is no handle of state", "if one.primary]"),  # type: ignore[list-item]
     "a pair as the groups": (
         lambda: HeapBackend(KeyCodec("string"), (0, 127), 128),  # type: ignore[arg-type]
         "groups=(0, 127) is no range",

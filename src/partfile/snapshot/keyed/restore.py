@@ -143,7 +143,7 @@ def _checked(handles: Iterable[StateHandle]) -> Iterator[StateHandle]:
         if not isinstance(handle, FileHandle | InlineHandle):
             raise ConfigError(
                 f"{handle!r:.50} is no handle of state",
-                hint="Leave out subtasks without state: [result.primary for result in RESULTS if result.primary]",
+                hint="Leave out subtasks without state: handles=[one.primary for one in RESULTS if one.primary]",
             )
         yield handle
 
