@@ -43,7 +43,7 @@ LARGE = 1_000_000
 """Entries of the state whose synchronous part is measured."""
 PASSES = 5
 TRIES = 6
-"""Of the figures that no peer has, with a pause behind each."""
+"""So often five passes are measured for a figure that is compared with a number, with a pause behind each."""
 PAUSE_S = 1
 ROWS = 1000
 """Of a batch."""

@@ -288,7 +288,8 @@ def check_codec(codec: object, owner: str, argument: str = "codec") -> None:
         ConfigError: It is a class, or has no name and version.
     """
     # Users without a type checker give anything.
-    if isinstance(codec, type) or not isinstance(getattr(codec, "info", None), CodecInfo):
+    has_verbs = all(callable(getattr(codec, verb, None)) for verb in ("copy", "encode", "decode"))
+    if isinstance(codec, type) or not has_verbs or not isinstance(getattr(codec, "info", None), CodecInfo):
         raise ConfigError(
             f"{owner}: {argument}={codec!r} is no codec", hint=f"Give an object, for instance {argument}=JsonCodec()."
         )

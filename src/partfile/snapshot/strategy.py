@@ -310,7 +310,15 @@ class StrategyRunner(Generic[Resources]):
         """Run the synchronous part, and start the asynchronous one.
 
         An error of the asynchronous part is raised by the result; one of the synchronous part is raised here.
+
+        Raises:
+            ConfigError: ``options`` are none.
         """
+        given: object = options
+        if not isinstance(given, SnapshotOptions):
+            raise ConfigError(
+                f"options={options!r:.50} are none of a snapshot", hint="Write options=SnapshotOptions('savepoint')."
+            )
         resources = self._strategy.sync_prepare_resources(options)
         try:
             supplier = self._strategy.async_snapshot(resources, checkpoint_id, timestamp_ms, streams, options)

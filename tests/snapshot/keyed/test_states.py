@@ -14,6 +14,7 @@ import pytest
 from partfile.errors import ConfigError, SnapshotVersionError, UnencodableState
 from partfile.snapshot.keyed.codecs import Int64Codec, PairCodec, TextCodec
 from partfile.snapshot.keyed.descriptors import (
+    AggregatingStateDescriptor,
     Earlier,
     ListStateDescriptor,
     ReducingStateDescriptor,
@@ -371,8 +372,33 @@ def test_what_is_no_batch_of_keys_or_of_values_is_refused(backend: KeyedStateBac
         with pytest.raises(ConfigError, match="is no batch of keys") as raised:
             act()
         assert raised.value.hint.endswith("keys = backend.key_batch(COLUMN)")
+    for values in ({1}, {1: 1}, "1", b"1"):
+        with pytest.raises(ConfigError, match="and not one value for each key, in their order"):
+            value.update_batch(backend.key_batch(pa.array(["a"])), values)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="values=None is no list of values"):
         value.update_batch(backend.key_batch(pa.array(["a"])), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ttl", [None, Ttl(60)], ids=["for ever", "with a time to live"])
+def test_a_function_that_chooses_another_key_is_refused(backend: KeyedStateBackend, ttl: Ttl | None) -> None:
+    """Its result would be that key's."""
+
+    def choose(held: int, value: int) -> int:
+        backend.set_current_key("other")
+        return held + value
+
+    total = backend.reducing_state(ReducingStateDescriptor("sum", Int64Codec(), choose, ttl=ttl))
+    mean = backend.aggregating_state(AggregatingStateDescriptor("mean", Int64Codec(), int, choose, int, ttl=ttl))
+    backend.set_current_key("a")
+    total.add(1)
+    for state in (total, mean):
+        backend.set_current_key("a")
+        with pytest.raises(ConfigError, match=f"the function of the state '{state.name}' has chosen another key"):
+            state.add(2)
+        backend.set_current_key("other")
+        assert state.get() is None
+    backend.set_current_key("a")
+    assert (total.get(), mean.get()) == (1, None)
 
 
 @pytest.mark.item("TT-15")

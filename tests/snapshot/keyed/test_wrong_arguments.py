@@ -21,7 +21,7 @@ from partfile.snapshot.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from partfile.snapshot.keyed.heap import HeapBackend
-from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange
+from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_range
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
@@ -32,6 +32,7 @@ from partfile.snapshot.operator_state import ListStateDescriptor as OperatorList
 from partfile.snapshot.state_file import JsonCodec, ModelCodec
 from partfile.snapshot.storage import CheckpointStorage, FileStreamSettings
 from partfile.snapshot.strategy import OperatorStateStrategy, SnapshotOptions, StrategyRunner
+from partfile.snapshot.streams import MemoryStreamFactory
 from partfile.stores.local.store import LocalStore
 from partfile.stores.memory import MemoryMetadataStore
 from support.sinks.life_cycle import in_child
@@ -134,6 +135,22 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "result.primary for result in RESULTS",
     ),
     "no handle": (lambda: opened([None]), "None is no handle of state", "if one.primary]"),  # type: ignore[list-item]
+    "a codec of keys as one of values": (
+        lambda: ValueStateDescriptor("count", KeyCodec("integer")),  # type: ignore[arg-type]
+        "state 'count': codec=KeyCodec('integer') is no codec",
+        "codec=JsonCodec()",
+    ),
+    "a text as the number of key groups": (
+        lambda: HeapBackend(KeyCodec("string"), GROUPS, "128"),  # type: ignore[arg-type]
+        "max_parallelism='128' is no whole number",
+        "max_parallelism=1",
+    ),
+    "half a subtask": (lambda: group_range(0.5, 2, 128), "subtask=0.5 is no whole number", "subtask=1"),  # type: ignore[arg-type]
+    "a text as options": (
+        lambda: StrategyRunner(KeyedStateStrategy(backend_of())).snapshot(1, 0, MemoryStreamFactory(), "savepoint"),  # type: ignore[arg-type]
+        "options='savepoint' are none",
+        "SnapshotOptions('savepoint')",
+    ),
     "a pair as the groups": (
         lambda: HeapBackend(KeyCodec("string"), (0, 127), 128),  # type: ignore[arg-type]
         "groups=(0, 127) is no range",

@@ -80,6 +80,7 @@ def check_max_parallelism(max_parallelism: int, parallelism: int = 1) -> int:
     Raises:
         ConfigError: It is out of bounds, or less than the parallelism.
     """
+    _check_whole(max_parallelism=max_parallelism, parallelism=parallelism)
     if not 1 <= max_parallelism <= MAX_PARALLELISM:
         raise ConfigError(
             f"max_parallelism is {max_parallelism}; allowed are 1 to {MAX_PARALLELISM}",
@@ -93,6 +94,13 @@ def check_max_parallelism(max_parallelism: int, parallelism: int = 1) -> int:
             hint=f"It is fixed with the first checkpoint. Write at most parallelism={max_parallelism}.",
         )
     return max_parallelism
+
+
+def _check_whole(**numbers: object) -> None:
+    # Users without a type checker give anything.
+    for name, number in numbers.items():
+        if type(number) is not int:
+            raise ConfigError(f"{name}={number!r} is no whole number", hint=f"Write for instance {name}=1.")
 
 
 def default_max_parallelism(parallelism: int) -> int:
@@ -113,6 +121,7 @@ def group_range(subtask: int, parallelism: int, max_parallelism: int) -> KeyGrou
         ConfigError: The numbers do not go together.
     """
     check_max_parallelism(max_parallelism, parallelism)
+    _check_whole(subtask=subtask)
     if not 0 <= subtask < parallelism:
         raise ConfigError(
             f"there is no subtask {subtask}; there are 0 to {parallelism - 1}", hint=f"Write subtask={parallelism - 1}."

@@ -148,6 +148,11 @@ class KeyContext:
         Raises:
             ConfigError: There are more or fewer, or none can be taken from it.
         """
+        if isinstance(values, str | bytes | set | frozenset | dict):
+            raise ConfigError(
+                f"values={values!r:.50} is a {type(values).__name__}, and not one value for each key, in their order",
+                hint="Give a list, or a column of Arrow: values=[...]",
+            )
         as_python = getattr(values, "to_pylist", None)
         try:
             given = values if isinstance(values, list | tuple) else list(values if as_python is None else as_python())
@@ -284,6 +289,22 @@ class KeyedState:
             return self._own(value)
         except UnencodableState as error:
             raise self._refused(error) from error
+
+    def _applied(self, function: Callable[..., Result], *values: Any) -> Result:
+        """What a function of the program makes of values, of the current key.
+
+        Raises:
+            ConfigError: It has chosen another key, which would be given the result.
+        """
+        context = self._context
+        place = context.slot, context.row
+        result = function(*values)
+        if (context.slot, context.row) != place:
+            raise ConfigError(
+                f"the function of the state {self.name!r} has chosen another key; nothing was set",
+                hint="Choose it before the value is added: backend.set_current_key(KEY)",
+            )
+        return result
 
     def _given(self, value: Any) -> Any:
         """A held value as the user may have it."""
@@ -531,7 +552,9 @@ class ReducingState(KeyedState, Generic[Value]):
         """
         held = self._given(self._rows.get())
         # What the function returns may be what it was given, so that it is checked and copied as a given value is.
-        self._rows.put(self._owned(value if held is None or value is None else self._reduce(held, value), "a value"))
+        self._rows.put(
+            self._owned(value if held is None or value is None else self._applied(self._reduce, held, value), "a value")
+        )
 
     def get_batch(self, keys: KeyBatch) -> list[Value | None]:
         """What was made of the values of many keys, in their order. None is the current key afterwards."""
@@ -569,7 +592,7 @@ class AggregatingState(KeyedState, Generic[Added, Accumulator, Result]):
         """
         held = self._current()
         held = self._functions.create() if held is None else held
-        self._put(self._owned(self._functions.add(held, value), "an accumulator"))
+        self._put(self._owned(self._applied(self._functions.add, held, value), "an accumulator"))
 
     def get_batch(self, keys: KeyBatch) -> list[Result | None]:
         """The results of many keys, in their order. None is the current key afterwards."""
@@ -793,7 +816,9 @@ class TtlReducingState(ReducingState[Value]):
     def add(self, value: Value) -> None:
         """Add a value, from which the result lives anew; what has expired is left out. Raises as without expiry."""
         held = self._given(self._expiry.live(self._rows))
-        owned = self._owned(value if held is None or value is None else self._reduce(held, value), "a value")
+        owned = self._owned(
+            value if held is None or value is None else self._applied(self._reduce, held, value), "a value"
+        )
         self._rows.put((self._context.now_ms, owned))
 
 
