@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_serializer, model_validator
 
 from partfile.errors import (
+    ConfigError,
     FileTooLarge,
     SnapshotCorrupt,
     SnapshotError,
@@ -343,6 +344,26 @@ class FileHandle(Persisted):
 
 
 StateHandle = Annotated[InlineHandle | FileHandle, Field(discriminator="kind")]
+
+
+def check_handles(handles: object, argument: str = "handles") -> list[StateHandle]:
+    """Refuse what is no list of handles: a subtask without state has None.
+
+    Raises:
+        ConfigError: It is none, or one of them is none.
+    """
+    # Users without a type checker give anything.
+    if not isinstance(handles, list | tuple):
+        raise ConfigError(
+            f"{argument}={handles!r:.50} is no list", hint=f"Write for instance {argument}=[result.primary]."
+        )
+    for handle in handles:
+        if not isinstance(handle, FileHandle | InlineHandle):
+            raise ConfigError(
+                f"{handle!r:.50} is no handle of state",
+                hint=f"Leave out subtasks without state: {argument}=[one.primary for one in RESULTS if one.primary]",
+            )
+    return list(handles)
 
 
 class SubtaskState(Persisted):

@@ -404,6 +404,11 @@ def _check_model(model: type[BaseModel]) -> None:
     given: object = model
     if not (isinstance(given, type) and issubclass(given, BaseModel)):
         raise ConfigError(f"{model!r} is no pydantic model", hint="Give the class: ModelCodec(MODEL)")
+    if not model.__pydantic_complete__:
+        raise ConfigError(
+            f"the model {model.__name__} names a class that is not there yet",
+            hint=f"Once it is: {model.__name__}.model_rebuild()",
+        )
     for one in _models_of(model, {}):
         _check_names(one)
 

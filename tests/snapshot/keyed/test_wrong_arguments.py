@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator
 
 from partfile.errors import ConfigError, UnencodableState
 from partfile.snapshot.documents import InlineHandle
-from partfile.snapshot.keyed.codecs import Int64Codec, TextCodec
+from partfile.snapshot.keyed.codecs import ArrowCodec, Int64Codec, PairCodec, TextCodec
 from partfile.snapshot.keyed.descriptors import (
     AggregatingStateDescriptor,
     Earlier,
@@ -24,9 +24,11 @@ from partfile.snapshot.keyed.heap import HeapBackend
 from partfile.snapshot.keyed.keys import KeyCodec, KeyGroupRange, group_range
 from partfile.snapshot.keyed.restore import read_keyed_files
 from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
-from partfile.snapshot.keyed.rocksdb.database import RocksDBOptions
+from partfile.snapshot.keyed.rocksdb.database import RocksDBMemory, RocksDBOptions
 from partfile.snapshot.keyed.rocksdb.incremental import IncrementalStrategy
+from partfile.snapshot.keyed.shared_files import SharedFiles
 from partfile.snapshot.keyed.strategy import KeyedStateStrategy
+from partfile.snapshot.keyed.ttl import Ttl
 from partfile.snapshot.operator_state import BroadcastStateDescriptor, OperatorStateStore, write_operator_state
 from partfile.snapshot.operator_state import ListStateDescriptor as OperatorList
 from partfile.snapshot.state_file import JsonCodec, ModelCodec
@@ -46,6 +48,20 @@ if TYPE_CHECKING:
 
 GROUPS: Any = KeyGroupRange(0, 127)
 ONE = file_of(backend_of(HeapBackend))
+OFFSETS = pa.py_buffer(b"\0\0\0\0\1\0\0\0")
+
+
+class Unfinished(BaseModel):
+    """Names a class that no one has written."""
+
+    other: NotThere  # type: ignore[name-defined] # noqa: F821 - that is what is tested.
+
+
+def keyed(descriptor: Any) -> Any:
+    """A state of a key."""
+    backend = backend_of()
+    backend.set_current_key("a")
+    return backend._state(descriptor, type(descriptor))
 
 
 def opened(handles: list[StateHandle]) -> None:
@@ -132,7 +148,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a handle as handles": (
         lambda: opened(InlineHandle(data=b"x")),  # type: ignore[arg-type]
         "is no list",
-        "result.primary for result in RESULTS",
+        "handles=[result.primary]",
     ),
     "no handle": (lambda: opened([None]), "None is no handle of state", "if one.primary]"),  # type: ignore[list-item]
     "a codec of keys as one of values": (
@@ -150,6 +166,65 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         lambda: StrategyRunner(KeyedStateStrategy(backend_of())).snapshot(1, 0, MemoryStreamFactory(), "savepoint"),  # type: ignore[arg-type]
         "options='savepoint' are none",
         "SnapshotOptions('savepoint')",
+    ),
+    "a text as the place of copies": (
+        lambda: KeyedStateStrategy(backend_of(), "copies"),  # type: ignore[arg-type]
+        "local='copies' is no place for copies",
+        "local=LocalStateStore(",
+    ),
+    "a text as the storage of claims": (
+        lambda: IncrementalStrategy(backend_of(RocksDBBackend), claims="job"),  # type: ignore[arg-type]
+        "claims='job' is no storage",
+        "claims=CheckpointStorage(",
+    ),
+    "a handle for the registry": (
+        lambda: SharedFiles(CheckpointStorage(MemoryMetadataStore(), "job")).register(1, InlineHandle(data=b"x")),  # type: ignore[arg-type]
+        "is no list",
+        "handles=[result.primary]",
+    ),
+    "no schema": (lambda: ArrowCodec({"id": "int64"}), "is no schema of Arrow", "ArrowCodec(batch.schema)"),
+    "no functions of a codec": (
+        lambda: PairCodec("point", None, None),  # type: ignore[arg-type]
+        "the codec 'point': encode=None is no function",
+        "PairCodec('point', encode, decode)",
+    ),
+    "a model without a class that it names": (
+        lambda: ModelCodec(Unfinished),
+        "Unfinished names a class that is not there yet",
+        "Unfinished.model_rebuild()",
+    ),
+    "a text for yes or no": (
+        lambda: Ttl(1, returns_expired="no"),  # type: ignore[arg-type]
+        "Ttl: returns_expired='no'",
+        "returns_expired=False",
+    ),
+    "a list as refresh": (lambda: Ttl(1, refresh=["read"]), "Ttl: refresh=['read']", "refresh='write'"),  # type: ignore[arg-type]
+    "a function customize that raises": (
+        lambda: RocksDBBackend(
+            KeyCodec("string"), GROUPS, 128, options=RocksDBOptions(customize=lambda options: options.no_such())
+        ),
+        "the function customize raised AttributeError",
+        "customize=None",
+    ),
+    "a text as a ratio": (
+        lambda: RocksDBMemory(write_buffer_ratio="half"),  # type: ignore[arg-type]
+        "write_buffer_ratio='half'",
+        "write_buffer_ratio=0.5",
+    ),
+    "no list of elements": (
+        lambda: keyed(ListStateDescriptor("list", Int64Codec())).add_all(None),
+        "elements=None of the state 'list' are no list",
+        "elements=[...]",
+    ),
+    "no mapping of pairs": (
+        lambda: keyed(MapStateDescriptor("map", KeyCodec("string"), Int64Codec())).put_all([("a", 1)]),
+        "pairs=[('a', 1)] of the state 'map' are no mapping",
+        "pairs={KEY: VALUE}",
+    ),
+    "text that is none": (
+        lambda: backend_of().key_batch(pa.Array.from_buffers(pa.string(), 1, [None, OFFSETS, pa.py_buffer(b"\xff")])),
+        "a key cannot be of the kind string",
+        "KeyCodec(",
     ),
     "a pair as the groups": (
         lambda: HeapBackend(KeyCodec("string"), (0, 127), 128),  # type: ignore[arg-type]

@@ -588,6 +588,7 @@ class KeyedStateBackend(ABC):
         self._locate, self._key_type = _refuse_closed, None
 
     def __enter__(self) -> Self:
+        self.context.check_open()
         return self
 
     def __exit__(
@@ -639,7 +640,8 @@ class KeyedStateBackend(ABC):
             return info_of(descriptor)
         except (ValidationError, AttributeError) as error:
             raise ConfigError(
-                f"the state {descriptor.name!r} has no name or codec that a snapshot can hold: {error}",
+                f"the state {descriptor.name[:50]!r} has no name or codec that a snapshot can hold: a name has 1 to "
+                "255 characters",
                 hint="Write for instance ValueStateDescriptor(name='count', codec=Int64Codec()).",
             ) from error
 

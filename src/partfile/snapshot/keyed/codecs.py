@@ -352,6 +352,11 @@ class ArrowCodec(ImmutableCodec[pa.RecordBatch]):
     """
 
     def __init__(self, schema: pa.Schema) -> None:
+        given: object = schema
+        if not isinstance(given, pa.Schema):
+            raise ConfigError(
+                f"{schema!r:.50} is no schema of Arrow", hint="Write for instance ArrowCodec(batch.schema)."
+            )
         encoded = [one.name for one in schema if _has_dictionary(one.type)]
         if encoded:
             raise ConfigError(
@@ -456,6 +461,12 @@ class PairCodec(Generic[Value]):
     def __init__(
         self, name: str, encode: Callable[[Value], bytes], decode: Callable[[bytes], Value], *, version: int = 1
     ) -> None:
+        for argument, function in (("encode", encode), ("decode", decode)):
+            if not callable(function):
+                raise ConfigError(
+                    f"the codec {name!r:.50}: {argument}={function!r} is no function",
+                    hint="Write for instance PairCodec('point', encode, decode).",
+                )
         self.info = codec_info("pair", name, version)
         self._encode = encode
         self._decode = decode

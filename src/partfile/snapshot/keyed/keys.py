@@ -378,6 +378,10 @@ class KeyCodec:
         if any(column.null_count for column in columns):
             raise ConfigError("a key is null", hint="Leave such rows out first: batch.filter(column.is_valid())")
         try:
+            for kind, column in zip(kinds, columns, strict=True):
+                if kind == "string":
+                    # Bytes that are no text would be a key that no other call can name.
+                    column.validate(full=True)
             pieces = [values_as_bytes(column) for column in columns]
             if len(pieces) == 1:
                 # One word of the hash is needed: so many calls take less time than both words by columns.

@@ -6,8 +6,8 @@ import logging
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from partfile.errors import ConfigError, SnapshotError
-from partfile.snapshot.documents import FileHandle, InlineHandle
+from partfile.errors import SnapshotError
+from partfile.snapshot.documents import check_handles
 from partfile.snapshot.keyed.keyed_file import KeyedFile
 from partfile.snapshot.keyed.pieces import read_canonical
 from partfile.snapshot.keyed.shared_files import decode_incremental, is_incremental
@@ -124,28 +124,11 @@ def read_keyed_files(
         SnapshotCorrupt: A file is missing or damaged, and there is no copy of it.
         SnapshotVersionError: It was written in another format version.
         StoreError: It cannot be read.
-        ConfigError: It is of RocksDB, whose package is not installed.
+        ConfigError: It is of RocksDB, whose package is not installed, or a handle is none.
     """
-    handles = list(_checked(handles))
+    handles = check_handles(handles)
     with ExitStack() as opened:
         yield [_read_keyed_file(storage, handle, local, directory, opened) for handle in handles]
-
-
-def _checked(handles: Iterable[StateHandle]) -> Iterator[StateHandle]:
-    """Refuse what is no handle: a subtask without state has None."""
-    given: object = handles
-    if not isinstance(given, list | tuple):
-        raise ConfigError(
-            f"handles={handles!r:.50} is no list",
-            hint="Write for instance handles=[result.primary for result in RESULTS]",
-        )
-    for handle in given:
-        if not isinstance(handle, FileHandle | InlineHandle):
-            raise ConfigError(
-                f"{handle!r:.50} is no handle of state",
-                hint="Leave out subtasks without state: handles=[one.primary for one in RESULTS if one.primary]",
-            )
-        yield handle
 
 
 def _read_keyed_file(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, model_validator
 
 from partfile.errors import StateTooLarge
-from partfile.snapshot.documents import SHARED, FileHandle, StateHandle, decode_document, encode_document
+from partfile.snapshot.documents import (
+    SHARED,
+    FileHandle,
+    StateHandle,
+    check_handles,
+    decode_document,
+    encode_document,
+)
 from partfile.snapshot.keyed.descriptors import is_keyed_state
 from partfile.snapshot.keyed.keys import MAX_PARALLELISM
 from partfile.snapshot.piece_list import INCREMENTAL
@@ -139,10 +146,11 @@ class SharedFiles:
             SnapshotCorrupt: A document is missing or damaged.
             SnapshotVersionError: It was written in another format version.
             StoreError: It cannot be read.
+            ConfigError: A handle is none.
         """
         found = [
             decode_incremental(data, self._storage.shown(handle))
-            for handle in handles
+            for handle in check_handles(handles)
             if handle.size_bytes <= MAX_INCREMENTAL_BYTES and is_incremental(data := self._storage.read_bytes(handle))
         ]
         for document in found:

@@ -6,12 +6,13 @@ around them that make values expire (``TtlValueState`` and the others), as of 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from partfile.errors import ConfigError, PartfileError, UnencodableState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from partfile.snapshot.keyed.descriptors import AggregatingStateDescriptor
     from partfile.snapshot.keyed.keys import Key, KeyCodec
@@ -170,7 +171,9 @@ class KeyContext:
 
 def closed() -> ConfigError:
     """The error of a call to a backend that is closed."""
-    return ConfigError("the keyed state is closed", hint="Open it again from a checkpoint: restored=[KeyedFile(...)]")
+    return ConfigError(
+        "the keyed state is closed", hint="Make another one of a checkpoint: restored=[one.file for one in files]"
+    )
 
 
 class Rows(Protocol):
@@ -425,6 +428,10 @@ class ListState(KeyedState, Generic[Element]):
         self._context.with_each(keys, elements, self.add)
 
     def _cells(self, elements: Iterable[Element]) -> list[Cell]:
+        if not isinstance(elements, Iterable):
+            raise ConfigError(
+                f"elements={elements!r:.50} of the state {self.name!r} are no list", hint="Write elements=[...]."
+            )
         return [self._owned(one, "an element") for one in elements]
 
 
@@ -459,7 +466,11 @@ class MapState(KeyedState, Generic[Value]):
         self._put(self._keys.encode(key), self._owned(value, "a value"))
 
     def put_all(self, pairs: Mapping[Key, Value]) -> None:
-        """Set the values of several keys, one after the other; raises as ``put``."""
+        """Set the values of several keys, one after the other; raises as ``put``, and if they are no mapping."""
+        if not isinstance(pairs, Mapping):
+            raise ConfigError(
+                f"pairs={pairs!r:.50} of the state {self.name!r} are no mapping", hint="Write pairs={KEY: VALUE}."
+            )
         for key, value in pairs.items():
             self.put(key, value)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from partfile.errors import ConfigError
 from partfile.snapshot.keyed.backend import KeyedStateBackend
 from partfile.snapshot.keyed.pieces import DEFAULT_PIECE_BYTES, check_piece_bytes, keep_in_pieces
+from partfile.snapshot.local_state import LocalStateStore
 from partfile.snapshot.strategy import (
     EMPTY,
     SnapshotResult,
@@ -20,7 +21,6 @@ from partfile.snapshot.streams import Scope
 if TYPE_CHECKING:
     from partfile.snapshot.documents import StateHandle
     from partfile.snapshot.keyed.keyed_file import KeyedSnapshotResources
-    from partfile.snapshot.local_state import LocalStateStore
     from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
 
@@ -37,7 +37,7 @@ class KeyedStateStrategy:
             much is in memory beside the state when they are written, about twice.
 
     Raises:
-        ConfigError: ``piece_bytes`` is not from 1 to less than 255 MiB.
+        ConfigError: ``piece_bytes`` is not from 1 to less than 255 MiB, or an argument is of another kind.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class KeyedStateStrategy:
                 hint="Write for instance KeyedStateStrategy(HeapBackend(KeyCodec('string'), groups, 128)).",
             )
         self._backend = backend
-        self._local = local
+        self._local = check_local(local)
         self._piece_bytes = check_piece_bytes(piece_bytes)
 
     def sync_prepare_resources(self, options: SnapshotOptions) -> KeyedSnapshotResources:  # noqa: ARG002 - of the protocol.
@@ -68,6 +68,17 @@ class KeyedStateStrategy:
         return writing_keyed_state(
             resources, self._piece_bytes, KeyedStateWriter(checkpoint_id, streams, options, self._local)
         )
+
+
+def check_local(local: LocalStateStore | None) -> LocalStateStore | None:
+    """Return where copies go; raises ConfigError if it is no such place."""
+    given: object = local
+    if given is not None and not isinstance(given, LocalStateStore):
+        raise ConfigError(
+            f"local={local!r:.50} is no place for copies",
+            hint="Write local=LocalStateStore(LocalStore('/data/local-state'), 'subtask-0').",
+        )
+    return local
 
 
 def writing_keyed_state(resources: KeyedSnapshotResources, piece_bytes: int, writer: KeyedStateWriter) -> Supplier:

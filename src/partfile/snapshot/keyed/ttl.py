@@ -48,11 +48,16 @@ class Ttl:
         object.__setattr__(self, "duration_ms", round(_seconds(self.duration) * 1000))
         if self.duration_ms < 1:
             raise ConfigError(f"Ttl: duration={self.duration!r} is less than a millisecond", hint=_HINT)
-        if self.refresh not in {"write", "read"}:
+        if self.refresh not in ("write", "read"):
             raise ConfigError(
                 f"Ttl: refresh={self.refresh!r}: it must be 'write' or 'read'", hint="Write refresh='write'."
             )
-        if self.cleanup_on not in {"access", "key"}:
+        if type(self.returns_expired) is not bool:
+            raise ConfigError(
+                f"Ttl: returns_expired={self.returns_expired!r}: it must be True or False",
+                hint="Write returns_expired=False.",
+            )
+        if self.cleanup_on not in ("access", "key"):
             hint = "Write cleanup_on='access'."
             raise ConfigError(f"Ttl: cleanup_on={self.cleanup_on!r}: it must be 'access' or 'key'", hint=hint)
         if type(self.cleanup_entries) is not int or self.cleanup_entries < 0:

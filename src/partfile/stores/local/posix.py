@@ -207,7 +207,7 @@ _SPACE = "Free space on this file system or raise its quota, and start the job a
 _ACCESS_ERRORS = (
     "See whose it is: ls -ld DIRECTORY. Run this as that user, or let it give permission: chmod g+rwx DIRECTORY"
 )
-_DESCRIPTORS = "Hold fewer parts open, with max_open_parts=100; or raise the limit on open files: ulimit -n 65536"
+_DESCRIPTORS = "Hold fewer parts open, with max_open_parts=100, or fewer states; or raise the limit: ulimit -n 65536"
 _IN_THE_WAY = (
     "Below the base every directory and part must be a real one: no symbolic link, pipe or device. See which is "
     "none: ls -l PATH"

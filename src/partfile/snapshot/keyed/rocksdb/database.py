@@ -90,7 +90,8 @@ class RocksDBMemory:
                 f"RocksDBMemory: size_bytes={size_bytes!r} is no number of bytes from 8 MiB on",
                 hint="Write size_bytes=128 << 20.",
             )
-        if not _LEAST_RATIO <= write_buffer_ratio < 1:
+        is_number = type(write_buffer_ratio) in (int, float)
+        if not is_number or not _LEAST_RATIO <= write_buffer_ratio < 1:
             raise ConfigError(
                 f"RocksDBMemory: write_buffer_ratio={write_buffer_ratio!r} is not from 0.1 to less than 1",
                 hint="Write write_buffer_ratio=0.5.",
@@ -236,7 +237,13 @@ def engine_options(options: RocksDBOptions, memory: RocksDBMemory) -> rocksdict.
     if chosen.bloom_bits_per_key:
         blocks.set_bloom_filter(chosen.bloom_bits_per_key, block_based=False)
     if chosen.customize is not None:
-        chosen.customize(made)
+        try:
+            chosen.customize(made)
+        except Exception as error:
+            raise ConfigError(
+                f"RocksDBOptions: the function customize raised {error!r}",
+                hint="Have it call what the options of the engine's package have, or leave it out: customize=None",
+            ) from error
     memory.limit(made, blocks)
     made.set_block_based_table_factory(blocks)
     return made

@@ -29,7 +29,8 @@ from partfile.snapshot.keyed.rocksdb.backend import RocksDBBackend
 from partfile.snapshot.keyed.rocksdb.database import ANOTHER_DISK, remove_files
 from partfile.snapshot.keyed.rocksdb.files import TRANSFER_THREADS
 from partfile.snapshot.keyed.shared_files import SORTED_FILES, IncrementalDocument, NativeFile, encode_incremental
-from partfile.snapshot.keyed.strategy import KeyedStateWriter, writing_keyed_state
+from partfile.snapshot.keyed.strategy import KeyedStateWriter, check_local, writing_keyed_state
+from partfile.snapshot.storage import CheckpointStorage
 from partfile.snapshot.strategy import EMPTY, SnapshotResult, abort_copies_with, discard_logged
 from partfile.snapshot.streams import Scope
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from partfile.snapshot.keyed.keyed_file import Pairs
     from partfile.snapshot.keyed.rocksdb.files import OpenedFiles
     from partfile.snapshot.local_state import LocalStateStore
-    from partfile.snapshot.storage import CheckpointStorage
     from partfile.snapshot.strategy import CloseableRegistry, SnapshotOptions, Supplier
     from partfile.snapshot.streams import CheckpointStreamFactory
 
@@ -105,7 +105,8 @@ class IncrementalStrategy:
             nothing: the first snapshot writes all files.
 
     Raises:
-        ConfigError: The backend is not on RocksDB, or ``piece_bytes`` is not from 1 to less than 255 MiB.
+        ConfigError: The backend is not on RocksDB, ``piece_bytes`` is not from 1 to less than 255 MiB, or an argument
+            is of another kind.
     """
 
     def __init__(
@@ -121,8 +122,14 @@ class IncrementalStrategy:
                 f"{backend!r} is no backend on RocksDB, whose files incremental snapshots are",
                 hint="Take full ones of it: KeyedStateStrategy(backend)",
             )
+        place: object = claims
+        if place is not None and not isinstance(place, CheckpointStorage):
+            raise ConfigError(
+                f"claims={claims!r:.50} is no storage of checkpoints",
+                hint="Give that of this job: claims=CheckpointStorage(store, JOB)",
+            )
         self._backend = backend
-        self._local = local
+        self._local = check_local(local)
         self._piece_bytes = check_piece_bytes(piece_bytes)
         self._claimed = _claimable(backend.hand_over_files(), claims)
         """Of the restored checkpoint, until the first snapshot."""
