@@ -783,6 +783,41 @@ def test_a_restore_of_many_states_gathers_within_the_memory(tmp_path: Path) -> N
     backend.close()
 
 
+@pytest.mark.item("SS-33")
+def test_a_damaged_value_among_many_is_named_with_its_key_group(tmp_path: Path) -> None:
+    """As one that is read alone; no key is current afterwards."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    state = backend.value_state(value_of())
+    keys = backend.key_batch(pa.array(["a", "b"]))
+    state.update_batch(keys, [1, 2])
+    damaged = state._rows._keys_of(keys)[1]  # type: ignore[attr-defined]
+    backend.database.column("value").put(damaged, b"two")
+    group = group_of_hash(TEXT_KEYS.locate("b")[1], MAX_PARALLELISM)
+    with pytest.raises(SnapshotCorrupt, match=f"state 'value', key group {group}, codec 'int64': a value of 3 bytes"):
+        state.value_batch(keys)
+    with pytest.raises(ConfigError, match="without a key"):
+        state.value()
+    backend.close()
+
+
+def test_a_child_of_a_fork_ends_no_file_of_a_restore(tmp_path: Path) -> None:
+    """It is the parent's, which writes on."""
+    backend = opened(RocksDBOptions(directory=str(tmp_path)))
+    rows = [(b"key %04d" % at, b"x" * 1000) for at in range(1000)]
+    with backend.database.sorted_rows("state") as written:
+        written.write(rows[:500])
+        assert list(directory_of(backend).glob("*.rows"))
+
+        def leave() -> None:
+            signal.alarm(60)
+            written.__exit__(None, None, None)
+
+        assert in_child(leave) == 0
+        written.write(rows[500:])
+    assert list(backend.database.column("state").between(b"", b"z")) == rows
+    backend.close()
+
+
 def test_a_restore_that_fails_hands_over_no_rows_of_an_unended_file(tmp_path: Path) -> None:
     """Only whole files are in the column then."""
     backend = opened(RocksDBOptions(directory=str(tmp_path)))
