@@ -22,8 +22,7 @@ from pydantic import Field
 from partfile.errors import CheckpointMismatch, SnapshotCorrupt, StateTooLarge
 from partfile.pipeline.channel_state import Side
 from partfile.snapshot.documents import CORRUPT_HINT, MAX_DOCUMENT_BYTES, decode_body, decode_model, encode_body
-from partfile.snapshot.key_hash import hashes_of, kind_of
-from partfile.snapshot.keyed.keys import groups_of_hashes
+from partfile.snapshot.key_hash import groups_of_hashes, hashes_of, kind_of
 from partfile.stores.base import Persisted
 
 if TYPE_CHECKING:

@@ -136,6 +136,20 @@ def hashes_of(columns: Sequence[pa.Array[Any]]) -> Hashes:
     return pieces[0] if len(pieces) == 1 else Hashes(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
+def groups_of_hashes(high: Words, max_parallelism: int) -> list[int]:
+    """The key groups of many keys.
+
+    Args:
+        high: The first words of their hashes.
+        max_parallelism: The number of key groups.
+    """
+    # The product has up to 79 bits: the words are cut in halves, so that none is lost.
+    upper, lower = high >> np.uint64(32), high & np.uint64(0xFFFFFFFF)
+    most = np.uint64(max_parallelism)
+    groups: list[int] = ((upper * most + ((lower * most) >> np.uint64(32))) >> np.uint64(32)).tolist()
+    return groups
+
+
 def _hashes(columns: Sequence[pa.Array[Any]]) -> Hashes:
     rows = len(columns[0])
     # Both chains at once, one a row of the array: what a value costs is to be read.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partfile.errors import ConfigError, SnapshotCorrupt
-from partfile.snapshot.key_hash import MARKS, hashes_of
+from partfile.snapshot.key_hash import MARKS, groups_of_hashes, hashes_of
 from partfile.snapshot.keyed.keys import (
     KEY_KINDS,
     KeyCodec,
@@ -22,7 +22,6 @@ from partfile.snapshot.keyed.keys import (
     end_of_piece,
     group_of_hash,
     group_range,
-    groups_of_hashes,
     length_head,
     subtask_of_group,
 )

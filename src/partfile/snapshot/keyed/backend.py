@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from xxhash import xxh64_intdigest
 
 from partfile.errors import ConfigError, RecoveryRefused, SnapshotCorrupt, UnencodableState
+from partfile.snapshot.key_hash import groups_of_hashes
 from partfile.snapshot.keyed.codecs import TIME_BYTES, TimedCodec
 from partfile.snapshot.keyed.descriptors import (
     AggregatingStateDescriptor,
@@ -38,7 +39,6 @@ from partfile.snapshot.keyed.keys import (
     check_max_parallelism,
     end_of_piece,
     group_of_hash,
-    groups_of_hashes,
     length_head,
 )
 from partfile.snapshot.keyed.states import (

@@ -428,17 +428,3 @@ class KeyCodec:
 
 def _with_head(piece: bytes) -> bytes:
     return length_head(len(piece)) + piece
-
-
-def groups_of_hashes(high: Any, max_parallelism: int) -> list[int]:
-    """The key groups of many keys.
-
-    Args:
-        high: The first words of their hashes.
-        max_parallelism: The number of key groups.
-    """
-    # The product has up to 79 bits: the words are cut in halves, so that none is lost.
-    upper, lower = high >> np.uint64(32), high & np.uint64(0xFFFFFFFF)
-    most = np.uint64(max_parallelism)
-    groups: list[int] = ((upper * most + ((lower * most) >> np.uint64(32))) >> np.uint64(32)).tolist()
-    return groups
