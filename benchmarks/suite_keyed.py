@@ -58,7 +58,7 @@ class _Costs(NamedTuple):
     """CPU of an access to a key that is there, in microseconds."""
     heap_ttl_us: float
     undisturbed_us: float
-    """The same, the quickest of some in a quarter of a minute."""
+    """The same, the quickest of 30 passes."""
     undisturbed_batch_us: float
     """Of a key among many that are handed over at once, likewise."""
     rocksdb_us: float
@@ -201,7 +201,7 @@ def _access_us(backends: Sequence[tuple[KeyedStateBackend, Ttl | None]], keys: l
 
 
 def _undisturbed_us(backend: KeyedStateBackend, keys: list[str]) -> tuple[float, float]:
-    """An access by one key and by many, the quickest of some over a quarter of a minute.
+    """An access by one key and by many, each the quickest of 30 passes, with pauses in between.
 
     Another user of the processor makes each slower by a factor of two and more, also in its own CPU time. What is
     compared with a peer is measured as often as the peer; this is compared with a number.

@@ -87,6 +87,16 @@ def test_what_no_reader_would_take_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(StateTooLarge, match="in 2 pieces; allowed are") as raised:
         encode_channel_state([(FIRST, [NUMBERS, WORDS])])
     assert raised.value.hint.endswith("BarrierRules(is_unaligned=False)")
+    # The longest index that is written can be read, and no longer one is written.
+    data = encode_channel_state([(FIRST, [NUMBERS])])
+    assert data is not None
+    index_bytes = len(data.split(b"\n")[1])
+    monkeypatch.setattr(channel_state_file, "_MAX_INDEX_BYTES", index_bytes + 1)
+    assert encode_channel_state([(FIRST, [NUMBERS])]) == data
+    assert list(ChannelStateFile(data, "a file").batches(FIRST)) == [NUMBERS]
+    monkeypatch.setattr(channel_state_file, "_MAX_INDEX_BYTES", index_bytes)
+    with pytest.raises(StateTooLarge, match="of what says where they are"):
+        encode_channel_state([(FIRST, [NUMBERS])])
 
 
 @pytest.mark.fault("M5")

@@ -80,13 +80,15 @@ def encode_channel_state(overtaken: Iterable[tuple[ChannelInfo, Sequence[pa.Reco
             position += len(data)
     if not pieces:
         return None
-    if len(pieces) > MAX_PIECES or position > MAX_DOCUMENT_BYTES - _MAX_INDEX_BYTES:
+    is_too_large = len(pieces) > MAX_PIECES or position > MAX_DOCUMENT_BYTES - _MAX_INDEX_BYTES
+    index = b"" if is_too_large else _Index(pieces=tuple(pieces)).model_dump_json().encode()
+    if is_too_large or len(index) >= _MAX_INDEX_BYTES:
         raise StateTooLarge(
             f"the batches that a barrier has overtaken are {position} bytes in {len(pieces)} pieces; allowed are "
-            f"{MAX_DOCUMENT_BYTES - _MAX_INDEX_BYTES} bytes and {MAX_PIECES} pieces",
+            f"{MAX_DOCUMENT_BYTES - _MAX_INDEX_BYTES} bytes, {MAX_PIECES} pieces, and {_MAX_INDEX_BYTES} bytes of what "
+            "says where they are",
             hint="Let channels hold less, or let barriers wait: BarrierRules(is_unaligned=False)",
         )
-    index = _Index(pieces=tuple(pieces)).model_dump_json().encode()
     return encode_body(SCHEMA, index, b"\n", *streams)
 
 

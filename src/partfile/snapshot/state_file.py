@@ -285,7 +285,7 @@ def check_codec(codec: object, owner: str, argument: str = "codec") -> None:
         argument: By this name.
 
     Raises:
-        ConfigError: It is a class, or has no name and version.
+        ConfigError: It is a class, or lacks one of ``info``, ``copy``, ``encode`` and ``decode``.
     """
     # Users without a type checker give anything.
     has_verbs = all(callable(getattr(codec, verb, None)) for verb in ("copy", "encode", "decode"))

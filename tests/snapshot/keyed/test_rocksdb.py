@@ -743,17 +743,19 @@ def test_many_values_at_once_stay_within_the_memory() -> None:
     """As one by one: what is written is weighed before the next."""
     memory = RocksDBMemory(8 * MIB)
     backend = opened(memory=memory)
-    state, most = backend.value_state(ValueStateDescriptor("bytes", BytesCodec())), [0]
-    real = backend.database.column("bytes").put
+    state, used = backend.value_state(ValueStateDescriptor("bytes", BytesCodec())), []
+    column = backend.database.column("bytes")
+    real = column._weigh
 
-    def put(key: bytes, value: bytes) -> None:
-        real(key, value)
-        most[0] = max(most[0], memory.usage_bytes)
+    def weigh(size_bytes: int) -> None:
+        used.append(memory.usage_bytes)
+        real(size_bytes)
 
-    backend.database.column("bytes").put = put  # type: ignore[method-assign]
+    column._weigh = weigh  # type: ignore[method-assign]
     keys = backend.key_batch(pa.array([f"key {at}" for at in range(64)]))
     state.update_batch(keys, [os.urandom(MIB // 2) for _ in range(64)])
-    assert 0 < max(most[0], memory.usage_bytes) <= 1.1 * memory.size_bytes
+    assert len(used) == 64
+    assert max(used) <= 1.1 * memory.size_bytes
     backend.close()
 
 

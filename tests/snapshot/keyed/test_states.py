@@ -458,11 +458,11 @@ def test_a_state_may_be_asked_for_with_the_same_time_to_live_in_other_words(back
         ({"namespace": "integer"}, "namespace='integer' is no kind of keys", "Write namespace=KeyCodec('integer')."),
         ({"earlier": Earlier(Int64Codec())}, "is no tuple of codecs", "Write earlier=(Earlier(CODEC, convert),),"),
         ({"earlier": (TextCodec(),)}, "which is no earlier codec", "Write earlier=(Earlier(CODEC, convert),)."),
-        ({"earlier": (Earlier(Int64Codec()),)}, "'int64' of version 1 is in it twice", "Raise the version of today's"),
+        ({"earlier": (Earlier(Int64Codec()),)}, "'int64' of version 1 is in it twice", "Leave one out."),
         (
             {"earlier": (Earlier(TextCodec(), int), Earlier(TextCodec(), len))},
             "'text' of version 1 is in it twice",
-            "Raise the version of today's",
+            "Leave one out.",
         ),
         ({"formerly": "v"}, "has its own name as its former one", "Leave it out: formerly=None"),
     ],

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from partfile.snapshot.documents import StateHandle
+    from partfile.snapshot.keyed.backend import KeyedStateBackend
 
 GROUPS: Any = KeyGroupRange(0, 127)
 ONE = file_of(backend_of(HeapBackend))
@@ -260,6 +261,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
 }
 
 
+def snapshot_of(backend: KeyedStateBackend, strategy: Any, storage: CheckpointStorage) -> StateHandle:
+    """A snapshot of one value."""
+    backend.set_current_key("a")
+    backend.value_state(value_of()).update(1)
+    running = StrategyRunner(strategy).snapshot(1, 0, storage.stream_factory(1), SnapshotOptions())
+    handle: StateHandle | None = running.result().primary
+    assert handle is not None
+    return handle
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_none_of_its_kind_is_refused(name: str) -> None:
     """Where it is given, and not where it is used."""
@@ -275,11 +286,7 @@ def test_what_says_where_a_file_came_from_is_no_file(tmp_path: Path, make: Any) 
     """A backend takes the file within it."""
     storage = CheckpointStorage(LocalStore(str(tmp_path)), "job", FileStreamSettings())
     backend = backend_of(make)
-    backend.set_current_key("a")
-    backend.value_state(value_of()).update(1)
-    running = StrategyRunner(KeyedStateStrategy(backend)).snapshot(1, 0, storage.stream_factory(1), SnapshotOptions())
-    handle = running.result().primary
-    assert handle is not None
+    handle = snapshot_of(backend, KeyedStateStrategy(backend), storage)
     with read_keyed_files(storage, [handle]) as files:
         with pytest.raises(ConfigError, match="no file of keyed state") as refused:
             backend_of(make, files=files)  # type: ignore[arg-type]
@@ -292,12 +299,7 @@ def test_files_of_rocksdb_are_gone_behind_the_block_that_read_them(tmp_path: Pat
     """A backend that is made too late is told where it has to be made."""
     storage = CheckpointStorage(LocalStore(str(tmp_path)), "job", FileStreamSettings())
     backend = backend_of(RocksDBBackend)
-    backend.set_current_key("a")
-    backend.value_state(value_of()).update(1)
-    strategy = IncrementalStrategy(backend)  # type: ignore[arg-type]
-    running = StrategyRunner(strategy).snapshot(1, 0, storage.stream_factory(1), SnapshotOptions())
-    handle = running.result().primary
-    assert handle is not None
+    handle = snapshot_of(backend, IncrementalStrategy(backend), storage)  # type: ignore[arg-type]
     with read_keyed_files(storage, [handle]) as files:
         pass
     with pytest.raises(ConfigError, match="removed at the end of the block") as refused:

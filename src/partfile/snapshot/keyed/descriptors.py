@@ -108,7 +108,7 @@ class _Options:
                     hint=f"Write for instance {field}='count'.",
                 )
         check_codec(codec, f"state {name!r}")
-        for field in _FUNCTIONS & set(type(self).__dataclass_fields__):
+        for field in sorted(_FUNCTIONS & set(type(self).__dataclass_fields__)):
             if not callable(getattr(self, field)):
                 raise ConfigError(
                     f"state {name!r}: {field}={getattr(self, field)!r} is no function",
@@ -141,7 +141,7 @@ class _Options:
                 raise ConfigError(
                     f"state {name!r}: the codec {one.codec.info.name!r} of version {one.codec.info.version} is in it "
                     "twice, so that values of the one would pass for those of the other",
-                    hint="Raise the version of today's codec: version=2",
+                    hint="Leave one out. Where their bytes differ, raise the version of today's codec: version=2",
                 )
             known.append(one.codec.info)
 
