@@ -461,8 +461,11 @@ class LocalSink:
             finally:
                 self._runtime.close()
 
-    def finish(self) -> None:
+    def finish(self, position: JsonValue = None) -> BatchProgress:
         """End cleanly: a last checkpoint that publishes every part, or keeps them all with ``on_stop="keep"``.
+
+        Args:
+            position: As of ``checkpoint``.
 
         Raises:
             NotReady: The sink has ended, and not all is published yet: a later start, or recover, does it.
@@ -472,7 +475,7 @@ class LocalSink:
             try:
                 if not keep:
                     self._roll_all()
-                self.checkpoint()
+                done = self.checkpoint(position)
                 self._operator.close()
                 coordinator.close_all(self._settings.now_ms(), keep=keep)
                 if not keep:
@@ -481,6 +484,7 @@ class LocalSink:
                 self.close()
             if not keep:
                 coordinator.check_all_is_visible()
+            return done
 
     def __enter__(self) -> Self:
         return self.open()
