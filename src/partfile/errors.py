@@ -242,5 +242,13 @@ class UnencodableState(SnapshotError, ValueError):
     """A value that the codec of its state has no form for, or that would not come back as it is."""
 
 
+class SourceError(PartfileError):
+    """A source that cannot be read at the moment; nothing was lost."""
+
+
+class RecordError(PartfileError):
+    """A record of a source that is no row, of a job that has no place for such; nothing of it counts."""
+
+
 class RecoveryRefused(PartfileError):
     """Going on would lose or overwrite committed data; nothing was changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 """Seconds of each unit."""
@@ -23,6 +24,17 @@ def seconds_in(text: str) -> float | None:
         return None
     unit = match[2] or _WORDS[match[3].lower()]
     return float(match[1]) * SECONDS[unit.lower()]
+
+
+def duration_s(given: object) -> float | None:
+    """The seconds of a number, a ``timedelta`` or text such as ``10s``; None if it is none, or less than nothing."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    elif isinstance(given, str):
+        given = seconds_in(given)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
+        return None
+    return float(given)
 
 
 def bytes_in(text: str) -> int | None:

@@ -54,6 +54,16 @@ def source_jars() -> list[Path]:
     return sorted(maven_jars(name, _SOURCE, what=what, skip="kafka", alone=True).glob("*.jar"))
 
 
+def broker_jars() -> Path:
+    """The directory of the broker's jars; fetched by Maven if they are not in the cache.
+
+    Raises:
+        MissingProgram: The cache is empty and there is no Maven.
+        RuntimeError: Maven could not fetch them.
+    """
+    return maven_jars(f"kafka-{KAFKA_VERSION}", _BROKER, what=f"The jars of Kafka {KAFKA_VERSION}", skip="kafka")
+
+
 class KafkaBroker:
     """One broker below a directory; use it in a ``with`` block, which starts and stops it.
 
@@ -69,7 +79,7 @@ class KafkaBroker:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._port, self._controller_port = free_port(), free_port()
-        jars = maven_jars(f"kafka-{KAFKA_VERSION}", _BROKER, what=f"The jars of Kafka {KAFKA_VERSION}", skip="kafka")
+        jars = broker_jars()
         self._java = (java(what="Kafka", skip="kafka"), *_JVM_OPTIONS, *_LOG_OPTIONS, "-cp", f"{jars}/*")
         self._properties = directory / "server.properties"
         command = (*self._java, "kafka.Kafka", str(self._properties))

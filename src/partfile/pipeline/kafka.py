@@ -1,0 +1,667 @@
+"""Records of Kafka topics, with their offsets in the job's own checkpoints.
+
+Partitions are assigned, and never given out by a group: which offsets are read is said by the checkpoint alone. Offsets
+of complete checkpoints are committed to the group as well, for tools that show how far it is.
+
+Source: Flink's ``KafkaSource``, as of 3.2 of its connector; librdkafka's consumer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from partfile.errors import CheckpointMismatch, ConfigError, RecordError, SourceError
+from partfile.quantities import duration_s
+from partfile.sink.schema import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+    from datetime import timedelta
+
+    from confluent_kafka import Consumer, KafkaError, Message
+    from confluent_kafka.admin import AdminClient
+    from pydantic import JsonValue
+
+    from partfile.pipeline.dead_letters import DeadLetters
+
+
+logger = logging.getLogger("partfile")
+_ROWS_AT_ONCE = 10_000
+_RECORD_IS_GONE = "_AUTO_OFFSET_RESET"
+"""librdkafka's name of the error for an offset that is not there, where it is not to choose another one."""
+_END_OF_PARTITION = "_PARTITION_EOF"
+_PAUSE_S = 0.5
+_MENDED = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"}
+"""What the client tries again by itself, until the brokers answer."""
+_ONE_CONNECTION = "_TRANSPORT"
+"""A connection that was lost; if none is left, there is another error."""
+_CRITICAL = 2
+"""Of librdkafka's levels, which are those of syslog."""
+_TIMEOUT_S = 30.0
+"""So long a job waits at its start for brokers that do not answer."""
+_REQUEST_TIMEOUT_S = 1.0
+"""Of a request: meanwhile the job takes no checkpoint, and does not see a signal."""
+_BYTES_AT_ONCE = 64 << 20
+"""Of the values of one batch."""
+_DAY_MS = 24 * 60 * 60 * 1000
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999; formats and readers have no later times."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRecords:
+    """What records of Kafka are."""
+
+    rows: pa.RecordBatch
+    """Of those that are rows, in their order."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with the others, by their place among all, from 0 on."""
+
+
+class Values(Protocol):
+    """Makes rows of the records of Kafka."""
+
+    def parse(self, records: Sequence[Message]) -> ParsedRecords:
+        """Make rows of records; the same record gives the same row, or the same problem, each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawBytes:
+    """Each record as it is: ``key``, ``value``, ``partition``, ``offset`` and ``timestamp`` in UTC."""
+
+    def parse(self, records: Sequence[Message]) -> ParsedRecords:
+        """The rows of records; each is one."""
+        times = [record.timestamp()[1] for record in records]
+        rows = pa.record_batch(
+            {
+                "key": pa.array([record.key() for record in records], pa.binary()),
+                "value": pa.array([record.value() for record in records], pa.binary()),
+                "partition": pa.array([record.partition() for record in records], pa.int32()),
+                "offset": pa.array([record.offset() for record in records], pa.int64()),
+                "timestamp": pa.array(
+                    [one if 0 <= one <= _LAST_MS else None for one in times], pa.timestamp("ms", "UTC")
+                ),
+            }
+        )
+        return ParsedRecords(rows)
+
+
+class JsonRows:
+    """Each value is an object of JSON. Fields that the schema does not have are left out, missing ones are null.
+
+    Args:
+        schema: The columns: a pyarrow schema, or names with types, such as ``{"id": "int64"}``.
+
+    Raises:
+        ConfigError: It is no schema.
+    """
+
+    def __init__(self, schema: pa.Schema | Mapping[str, object]) -> None:
+        found = schema_of(schema)
+        if found is None:
+            raise ConfigError("JsonRows: there is no schema", hint='Write for instance pf.JsonRows({"id": "int64"}).')
+        self.schema = found
+        if not found.names or len(set(found.names)) < len(found.names):
+            raise ConfigError(
+                f"JsonRows: the schema has {'no column' if not found.names else 'two columns of one name'}",
+                hint='Write for instance pf.JsonRows({"id": "int64"}).',
+            )
+        for one in found:
+            self._check_field(one)
+
+    def _check_field(self, column: pa.Field) -> None:
+        if not _is_nullable(column):
+            raise ConfigError(
+                f"JsonRows: the column {column.name!r} is not nullable, or has a field that is not, and may be missing",
+                hint="Write pa.field(NAME, TYPE), and drop rows without it in map_batches().",
+            )
+        options = pj.ParseOptions(explicit_schema=pa.schema([column]))
+        try:
+            pj.read_json(BytesIO(b"{}"), parse_options=options).cast(pa.schema([column]))
+        except pa.ArrowException as error:
+            raise ConfigError(
+                f"JsonRows: the column {column.name!r} has a type that Arrow does not read JSON as: {column.type}",
+                hint='Take a type of text, such as "string", and make the column of it in map_batches().',
+            ) from error
+
+    def parse(self, records: Sequence[Message]) -> ParsedRecords:
+        """The rows of records. A value that is no object, or has a field of another type, is none."""
+        values = [record.value() for record in records]
+        problems: dict[int, str] = {}
+        found = self._table_of_lines(values)
+        tables = [found] if found is not None else self._tables_of_others(values, problems)
+        none = pa.RecordBatch.from_pylist([], self.schema)
+        return ParsedRecords(_one_batch(pa.concat_tables(tables)) if tables else none, problems)
+
+    def _table_of_lines(self, values: list[bytes | None]) -> pa.Table | None:
+        """All values at once, where each is one line without white space around it; None if one is no row."""
+        try:
+            data = b"\n".join(cast("list[bytes]", values))
+        except TypeError:
+            # One of them is None.
+            return None
+        between = len(values) - 1
+        if data[:1] == b"{" and data[-1:] == b"}" and data.count(b"\n") == data.count(b"}\n{") == between:
+            return self._rows_of(data, len(values))
+        return None
+
+    def _tables_of_others(self, values: list[bytes | None], problems: dict[int, str]) -> list[pa.Table]:
+        """The same of any values. What is no JSON is sorted out first: to look for it by halves takes longer."""
+        texts: dict[int, bytes] = {}
+        for at, value in enumerate(values):
+            text = b"" if value is None else value.strip(_WHITE_SPACE)
+            if text[:1] == b"{" and text[-1:] == b"}":
+                texts[at] = text
+            else:
+                problems[at] = _problem(value)
+        found = self._rows_of(b"\n".join(texts.values()), len(texts))
+        if found is not None:
+            return [found]
+        for at in [at for at, text in texts.items() if not _is_json(text)]:
+            problems[at] = _problem(texts.pop(at))
+        return self._tables(list(texts.items()), problems)
+
+    def _tables(self, texts: list[tuple[int, bytes]], problems: dict[int, str]) -> list[pa.Table]:
+        """The rows of objects, by halves down to those that do not fit the schema."""
+        if not texts:
+            return []
+        found = self._rows_of(b"\n".join(text for _, text in texts), len(texts))
+        if found is not None:
+            return [found]
+        if len(texts) == 1:
+            ((at, text),) = texts
+            problems[at] = self._misfit(text)
+            return []
+        middle = len(texts) // 2
+        return self._tables(texts[:middle], problems) + self._tables(texts[middle:], problems)
+
+    def _rows_of(self, data: bytes, count: int) -> pa.Table | None:
+        """The rows of so many objects, a line feed between two of them; None if one is no row.
+
+        Each begins with a brace and ends with one. Where two meet, no object and no text can go on: an object lacks its
+        comma, and a text has no line feed. So each value is one row or more, and where there are as many rows as values
+        each is one. That is the same of a value whatever others come with it.
+        """
+        try:
+            found = self._table(data)
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        return found if found.num_rows == count else None
+
+    def _table(self, data: bytes) -> pa.Table:
+        options = pj.ParseOptions(
+            explicit_schema=self.schema, unexpected_field_behavior="ignore", newlines_in_values=True
+        )
+        reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        # Arrow takes any bytes as text.
+        if not data.isascii():
+            data.decode()
+        return pj.read_json(BytesIO(data), reading, options).select(self.schema.names).cast(self.schema)
+
+    def _misfit(self, text: bytes) -> str:
+        """Why an object is no row of the schema."""
+        try:
+            self._table(text)
+        except UnicodeDecodeError:
+            return "it is no text in UTF-8"
+        except pa.ArrowException as error:
+            return f"it does not fit the schema: {str(error).splitlines()[0].removesuffix(' in row 0')}"
+        return "it is more than one object"
+
+
+_WHITE_SPACE = b" \t\r\n"
+"""Of JSON."""
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    # A read has too few bytes for two.
+    (found,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+    return found
+
+
+def _is_nullable(column: pa.Field) -> bool:
+    kind = column.type
+    return column.nullable and all(_is_nullable(kind.field(at)) for at in range(kind.num_fields))
+
+
+def _is_json(text: bytes) -> bool:
+    """Whether it may be an object of JSON; what this says is none, is none for Arrow either."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        return False
+    except (ValueError, RecursionError):
+        return True
+    return True
+
+
+def _problem(value: bytes | None) -> str:
+    """Why a value is no object of JSON."""
+    if value is None:
+        return "it has no value"
+    try:
+        json.loads(value.decode())
+    except UnicodeDecodeError:
+        return "it is no text in UTF-8"
+    except (ValueError, RecursionError) as error:
+        return f"it is no JSON: {error}"
+    return "it is JSON, and no object"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """The records of one topic, from all of its partitions.
+
+    Raises:
+        ConfigError: An option cannot be used.
+    """
+
+    brokers: str
+    """``host:port``, several with commas between them."""
+    topic: str
+    _: KW_ONLY
+    value: Values = field(default_factory=RawBytes)
+    """What makes rows of records."""
+    begin: Literal["earliest", "latest"] = "earliest"
+    """Where a job without a checkpoint begins; partitions that are made later are read from their first record."""
+    group: str | None = None
+    """Whose offsets show how far the job is; None takes its name. Nothing is read from there."""
+    discover_s: float | str | timedelta = 60.0
+    """How often new partitions are looked for; seconds, a ``timedelta`` or text such as ``"1m"``."""
+    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Further options of librdkafka, for instance for TLS."""
+
+    def __post_init__(self) -> None:
+        for name in ("brokers", "topic"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ConfigError(
+                    f"KafkaSource: {name}={getattr(self, name)!r} is no text",
+                    hint="Write for instance pf.KafkaSource('broker:9092', 'orders').",
+                )
+        if self.begin not in ("earliest", "latest"):
+            raise ConfigError(f"KafkaSource: begin={self.begin!r}", hint="Write begin='earliest' or begin='latest'.")
+        if isinstance(self.value, type) or not callable(getattr(self.value, "parse", None)):
+            raise ConfigError(
+                f"KafkaSource: value={self.value!r} makes no rows", hint="Write for instance value=pf.JsonRows(SCHEMA)."
+            )
+        if not duration_s(self.discover_s):
+            raise ConfigError(f"KafkaSource: discover_s={self.discover_s!r} is no time", hint="Write discover_s=60.")
+        group: object = self.group
+        if group is not None and (not isinstance(group, str) or not group):
+            raise ConfigError(f"KafkaSource: group={self.group!r} is no text", hint="Write group='orders'.")
+        options: object = self.options
+        if not isinstance(options, Mapping) or not all(
+            isinstance(name, str) and isinstance(value, str | int | float) for name, value in options.items()
+        ):
+            raise ConfigError(
+                "KafkaSource: options are no names with texts, numbers or booleans",
+                hint="Write options={'security.protocol': 'SSL'}.",
+            )
+        ours = _OURS & set(self.options)
+        if ours:
+            raise ConfigError(
+                f"KafkaSource: the option {min(ours)!r} is the job's to set, for each row to count once",
+                hint=f"Leave {min(ours)!r} out of options={{...}}.",
+            )
+
+    def open(self, position: JsonValue, job: str, dead_letters: DeadLetters | None) -> KafkaReader:
+        """Begin behind a position; raises as ``Source.open``, and ConfigError where librdkafka refuses an option."""
+        return KafkaReader(self, position, job, dead_letters)
+
+
+_OURS = {
+    "bootstrap.servers",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "enable.partition.eof",
+    "max.poll.interval.ms",
+    "default.topic.config",
+}
+
+
+class KafkaReader:
+    """A topic that is read.
+
+    Args:
+        source: Which, and how.
+        position: Where it begins.
+        job: The name of the pipeline.
+        dead_letters: Takes records that are no rows; None raises at the first one.
+    """
+
+    is_ended = False
+
+    def __init__(
+        self, source: KafkaSource, position: JsonValue, job: str, dead_letters: DeadLetters | None = None
+    ) -> None:
+        try:
+            from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - an extra.
+            from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - likewise.
+        except ImportError as error:
+            raise ConfigError(
+                "KafkaSource needs the package confluent-kafka", hint="Install it: pip install 'partfile[kafka]'"
+            ) from error
+        self._source = source
+        self._job = job
+        self._topic_id: str | None = None
+        self._offsets: dict[int, int] = {}
+        if position is not None:
+            self._restore(position)
+        self._is_fresh = position is None
+        self._assigned: set[int] = set()
+        self._dead_letters = dead_letters
+        if dead_letters is not None:
+            for number, at in self._offsets.items():
+                dead_letters.forget_before(str(number), at)
+        self._waiting: list[Message] = []
+        """Records that were fetched with others, and are too many for one batch."""
+        self._ended: dict[int, int] = {}
+        """By partition, the end that was reached behind those records."""
+        self._told: set[str] = set()
+        """Names of errors that were logged since the last record."""
+        self._commit: Future[object] | None = None
+        connection = {
+            # Of each try to connect it would say that it has failed.
+            "log_level": _CRITICAL,
+            # A queue that is full is emptied in far less than the second that librdkafka waits for by default.
+            "fetch.queue.backoff.ms": 20,
+            **source.options,
+            "bootstrap.servers": source.brokers,
+            "logger": logging.getLogger("partfile.kafka"),
+        }
+        configuration = {
+            **connection,
+            "group.id": source.group or job,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # A record that is gone is an error, and never passed over.
+            "auto.offset.reset": "error",
+            # Behind the last record there may be marks of transactions: the end of a partition is told by this alone.
+            "enable.partition.eof": True,
+            # There is no group that would miss this consumer while a function takes long.
+            "max.poll.interval.ms": _DAY_MS,
+            "error_cb": self._log_once,
+        }
+        try:
+            self._admin: AdminClient = AdminClient(cast("dict[str, Any]", connection))
+            self._consumer: Consumer = Consumer(configuration)
+        except (KafkaException, TypeError, ValueError) as error:
+            told = error.args[0].str() if isinstance(error, KafkaException) else error
+            raise ConfigError(
+                f"KafkaSource: librdkafka refuses an option: {told}",
+                hint="See its CONFIGURATION.md, and write options={NAME: VALUE}.",
+            ) from error
+        self._began_s = self._discovered_s = time.monotonic()
+
+    @property
+    def position(self) -> JsonValue:
+        """The topic, and by partition the offset of the next record, and that behind the last one that is known.
+
+        None before the brokers have told which partitions there are, if there is no checkpoint either.
+        """
+        if not self._offsets:
+            return None
+        return {
+            "topic": self._source.topic,
+            "topic_id": self._topic_id,
+            "offsets": {str(one): at for one, at in sorted(self._offsets.items())},
+            # For `partfile status`; a restore does not look at them.
+            "ends": {str(one): at for one, at in self._ends()},
+        }
+
+    def _ends(self) -> list[tuple[int, int]]:
+        """By partition, the offset behind its last record, as the brokers have told at last."""
+        from confluent_kafka import TopicPartition  # noqa: PLC0415 - an extra.
+
+        known = (
+            (one, self._consumer.get_watermark_offsets(TopicPartition(self._source.topic, one), cached=True)[1])
+            for one in sorted(self._offsets)
+        )
+        return [(one, end) for one, end in known if end >= 0]
+
+    def _restore(self, position: JsonValue) -> None:
+        if not isinstance(position, dict) or not isinstance(offsets := position.get("offsets"), dict):
+            raise CheckpointMismatch(
+                f"{self._job}: the newest checkpoint stands at {position!r:.200}, which is no position of Kafka",
+                hint="It is that of another source. Take another uid=NAME, or the source that it was taken with.",
+            )
+        if position.get("topic") != self._source.topic:
+            raise CheckpointMismatch(
+                f"{self._job}: the newest checkpoint is of the topic {position.get('topic')!r}, and "
+                f"{self._source.topic!r} is to be read",
+                hint="Take another uid=NAME for another topic, or the topic that it was taken with.",
+            )
+        self._topic_id = cast("str | None", position.get("topic_id"))
+        self._offsets = {int(one): cast("int", at) for one, at in offsets.items()}
+
+    def _assign_new(self) -> None:
+        """Begin to read the partitions that are not read yet; raises SourceError where the brokers do not answer."""
+        from confluent_kafka import KafkaException, TopicCollection, TopicPartition  # noqa: PLC0415 - an extra.
+
+        topic, timeout_s = self._source.topic, _REQUEST_TIMEOUT_S
+        try:
+            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic].result()
+            partitions = {partition.id for partition in described.partitions}
+            self._check_topic(str(described.topic_id), partitions)
+            first: dict[int, int] = {}
+            new = sorted(partitions - self._assigned)
+            if new:
+                # A consumer asks for offsets of partitions alone that its own metadata has.
+                self._consumer.list_topics(topic, timeout=timeout_s)
+            for number in new:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout_s)
+                first[number] = self._first_offset(number, low, high)
+            if first:
+                self._consumer.incremental_assign([TopicPartition(topic, *one) for one in first.items()])
+        except KafkaException as error:
+            raise self._failed(error.args[0].str()) from error
+        self._topic_id = str(described.topic_id)
+        self._assigned |= first.keys()
+        self._offsets.update(first)
+        self._is_fresh = False
+
+    def _check_topic(self, topic_id: str, partitions: set[int]) -> None:
+        """Refuse a topic that has the name of the one that was read, and is another."""
+        if self._topic_id not in {None, topic_id}:
+            raise CheckpointMismatch(
+                f"{self._job}: the topic {self._source.topic!r} was made anew since records were read from it",
+                hint="Take another uid=NAME, for its dead letters as well, which begins at its first record.",
+            )
+        if gone := self._offsets.keys() - partitions:
+            # No partition of a topic ever goes: this broker does not know it yet.
+            raise self._failed(f"no broker tells of partition {min(gone)}")
+
+    def _first_offset(self, number: int, low: int, high: int) -> int:
+        """Where a partition is read from: where the checkpoint says, if its record is still there or to come."""
+        at = self._offsets.get(number)
+        if at is None and self._is_fresh:
+            return high if self._source.begin == "latest" else low
+        # A partition that was made since the job began is read from its first record.
+        at = at or 0
+        if low <= at <= high:
+            return at
+        what = (
+            f"its first record has the offset {low}: the records in between were deleted before they were read"
+            if at < low
+            else f"its next record has the offset {high}: the topic was made anew, or has lost records"
+        )
+        raise CheckpointMismatch(
+            f"{self._job}: partition {number} of {self._source.topic!r} is to be read from the offset {at}, and {what}",
+            hint="Keep records for longer than a job may stand still (retention.ms). To go on without them, take "
+            "another uid=NAME.",
+        )
+
+    def _connect(self) -> None:
+        """Begin to read, if the brokers answer. Until then the job goes on, so that it can be stopped."""
+        try:
+            self._assign_new()
+        except SourceError as error:
+            if time.monotonic() - self._began_s > _TIMEOUT_S:
+                raise
+            if "start" not in self._told:
+                self._told.add("start")
+                logger.warning("%s; it is tried for %.0f s", error.message, _TIMEOUT_S)
+            time.sleep(_PAUSE_S)
+
+    def _discover(self) -> None:
+        """Look for new partitions from time to time. Where the brokers do not answer it is tried again later."""
+        if time.monotonic() - self._discovered_s < (duration_s(self._source.discover_s) or 0.0):
+            return
+        self._discovered_s = time.monotonic()
+        try:
+            self._assign_new()
+        except SourceError as error:
+            logger.warning("%s: it was not found out whether there are new partitions: %s", self._job, error.message)
+
+    def read(self, timeout_s: float) -> pa.RecordBatch | None:
+        """The next records as rows; raises as ``SourceReader.read``."""
+        if not self._assigned:
+            self._connect()
+            return None
+        self._discover()
+        records = self._fetched(timeout_s)
+        rows = self._rows(self._without_dead_letters(records)) if records else None
+        self._offsets.update({number: at + 1 for number, at in _last_offsets(records).items()})
+        if not self._waiting:
+            # Only now: the records before an end have been handed on.
+            self._offsets.update({one: at for one, at in self._ended.items() if at > self._offsets[one]})
+            self._ended.clear()
+        return rows
+
+    def _fetched(self, timeout_s: float) -> list[Message]:
+        """The next records, at most so many that their values are few enough bytes for one batch."""
+        from confluent_kafka import KafkaException, Message  # noqa: PLC0415 - an extra.
+
+        found, self._waiting = self._waiting, []
+        if not found:
+            try:
+                found = self._consumer.consume(_ROWS_AT_ONCE, timeout_s)
+            except KafkaException as error:
+                raise self._failed(error.args[0].str()) from error
+        if any(map(Message.error, found)):
+            for one in found:
+                if one.error() is not None:
+                    self._look_at(one)
+            found = [one for one in found if one.error() is None]
+        if found:
+            self._told.clear()
+        if sum(map(len, found)) > _BYTES_AT_ONCE:
+            size, at = 0, 0
+            while at < len(found) and (at == 0 or size + len(found[at]) <= _BYTES_AT_ONCE):
+                size, at = size + len(found[at]), at + 1
+            found, self._waiting = found[:at], found[at:]
+        return found
+
+    def _without_dead_letters(self, records: list[Message]) -> list[Message]:
+        """Leave out those that the files of dead letters hold already: a crash came before the rows' checkpoint."""
+        dead_letters = self._dead_letters
+        if dead_letters is None or not dead_letters.is_ahead:
+            return records
+        return [one for one in records if not dead_letters.pass_over(str(one.partition()), cast("int", one.offset()))]
+
+    def _look_at(self, event: Message) -> None:
+        """Note the end of a partition; raise what the client does not mend by itself."""
+        problem = cast("KafkaError", event.error())
+        number, at = cast("int", event.partition()), cast("int", event.offset())
+        if problem.name() == _END_OF_PARTITION:
+            self._ended[number] = at
+            return
+        if problem.name() == _RECORD_IS_GONE:
+            raise CheckpointMismatch(
+                f"{self._job}: a record of {self._source.topic!r} was deleted before it was read: {problem.str()}",
+                hint="Keep records for longer than a job may stand still (retention.ms). To go on without them, take "
+                "another uid=NAME.",
+            )
+        if problem.name() in _MENDED:
+            self._log_once(problem)
+            return
+        raise self._failed(problem.str())
+
+    def _log_once(self, problem: KafkaError) -> None:
+        """Tell of what the client tries again by itself, once until there are records again."""
+        if problem.name() in self._told or problem.name() == _ONE_CONNECTION:
+            return
+        self._told.add(problem.name())
+        logger.warning(
+            "%s: the brokers %s do not answer as they should, and the job waits for them: %s",
+            self._job,
+            self._source.brokers,
+            problem.str(),
+        )
+
+    def _rows(self, records: list[Message]) -> pa.RecordBatch:
+        parsed = self._source.value.parse(records)
+        if parsed.problems:
+            self._lay_aside([(records[at], problem) for at, problem in sorted(parsed.problems.items())])
+        return parsed.rows
+
+    def _lay_aside(self, bad: list[tuple[Message, str]]) -> None:
+        """Write records that are no rows to the dead letters; raises RecordError where there is no place for them."""
+        if self._dead_letters is None:
+            record, problem = bad[0]
+            raise RecordError(
+                f"{self._job}: the record at offset {record.offset()} of partition {record.partition()} of "
+                f"{self._source.topic!r} is no row: {problem}",
+                hint="Write such records to files of their own: job.source(SOURCE, "
+                "dead_letters=pf.FileSink(PATH, uid=NAME))",
+            )
+        rows = RawBytes().parse([record for record, _ in bad]).rows
+        topic = pa.array([self._source.topic] * len(bad), pa.string())
+        problems = pa.array([problem for _, problem in bad], pa.string())
+        places = ((str(record.partition()), cast("int", record.offset())) for record, _ in bad)
+        self._dead_letters.write(rows.append_column("topic", topic).append_column("problem", problems), places)
+
+    @property
+    def lag(self) -> dict[str, int]:
+        """By partition, how many records are behind the last one that was read, as the brokers have told at last."""
+        return {str(one): max(0, end - self._offsets[one]) for one, end in self._ends()}
+
+    def confirm(self, position: JsonValue) -> None:  # noqa: ARG002 - it is that of this reader.
+        """Commit the offsets of a complete checkpoint to the group. A failure is logged: nothing depends on it."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - an extra.
+
+        if not self._offsets or (self._commit is not None and not self._commit.done()):
+            # The brokers do not answer; the next checkpoint tells them.
+            return
+        # Not by the consumer: it would wait at its end for brokers that have gone.
+        offsets = [TopicPartition(self._source.topic, *one) for one in self._offsets.items()]
+        group = ConsumerGroupTopicPartitions(self._source.group or self._job, offsets)
+        (self._commit,) = self._admin.alter_consumer_group_offsets([group], request_timeout=_TIMEOUT_S).values()
+        self._commit.add_done_callback(self._log_commit)
+
+    def _log_commit(self, done: Future[object]) -> None:
+        error = done.exception()
+        if error is not None and "commit" not in self._told:
+            self._told.add("commit")
+            logger.warning("%s: the group was not told how far the job is: %s", self._job, error)
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close()
+
+    def _failed(self, problem: str) -> SourceError:
+        return SourceError(
+            f"{self._job}: the topic {self._source.topic!r} cannot be read at {self._source.brokers}: {problem}",
+            hint="See that the brokers run and the topic is there. A job begins again by itself: "
+            "restart=pf.Restart(attempts=3, delay_s=10)",
+        )
+
+
+def _last_offsets(records: list[Message]) -> dict[int, int]:
+    """By partition, the offset of its last record."""
+    from confluent_kafka import Message  # noqa: PLC0415 - an extra.
+
+    pairs = zip(map(Message.partition, records), map(Message.offset, records), strict=True)
+    return cast("dict[int, int]", dict(pairs))
