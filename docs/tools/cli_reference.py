@@ -15,6 +15,7 @@ from partfile.cli.command import COMMON_OPTIONS, MEANINGS
 from partfile.cli.main import LazyVerb, app
 from partfile.cli.output import ErrorReport, WarningReport
 from partfile.cli.recover import AdoptReport, RecoverReport
+from partfile.cli.run import CheckpointReport, RunReport
 from partfile.cli.savepoint import CreateReport, DisposeReport
 from partfile.cli.schema import SchemaReport, SqlReport
 from partfile.cli.state import ForgetReport
@@ -45,6 +46,8 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "recover": RecoverReport,
     "recover --adopt-layout": AdoptReport,
     "clean": CleanReport,
+    "run --json, each checkpoint": CheckpointReport,
+    "run": RunReport,
     "state --forget": ForgetReport,
     "savepoint create": CreateReport,
     "savepoint dispose": DisposeReport,
@@ -69,7 +72,9 @@ Spark driver has run, `status` asks for the lease of its marker to learn whether
 there it cannot know. `status` reads checkpoints alone, so the size of the tree does not matter; `status --scan`, `list`
 and `verify` list the tree once, `verify` twice if something seems wrong.
 
-Verbs that change something print a plan with its digest, and do nothing. `--apply` does the plan that it prints,
+`run` is the only verb that runs a job, and takes a Python file instead of PATH: [PIPELINE.md](PIPELINE.md).
+
+Verbs that mend something print a plan with its digest, and do nothing. `--apply` does the plan that it prints,
 `--apply --plan DIGEST` the one that was printed with this digest; if the sink has moved on meanwhile, or another such
 command was faster, it is refused and nothing of it is done. The sink is taken over first, as its own next start would:
 it goes on afterwards from where it stood. One that seems to run is left alone unless `--fence` is given: that stops it
@@ -96,9 +101,9 @@ sinks and parts of a local base: `partfile --install-completion`.
 _JSON = """\
 ## JSON
 
-With `--json` a verb prints one document to standard output, `list` one document a line; an error is a document on
-standard error, and so is a warning. Each has `schema` and `schema_version`. Within a version fields are only added;
-`null` means that it cannot be known. Times are milliseconds since 1970, paths relative to the base.
+With `--json` a verb prints one document to standard output, `list` and `run` one document a line; an error is a
+document on standard error, and so is a warning. Each has `schema` and `schema_version`. Within a version fields are
+only added; `null` means that it cannot be known. Times are milliseconds since 1970, paths relative to the base.
 """
 
 

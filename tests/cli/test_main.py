@@ -57,6 +57,8 @@ def test_every_verb_has_help(verb: tuple[str, ...]) -> None:
     ("error", "code"),
     [
         (errors.ConfigError("x"), USAGE),
+        (errors.SourceError("x"), UNREACHABLE),
+        (errors.RecordError("x"), FINDINGS),
         (errors.NotFound("x"), USAGE),
         (errors.NotReady("x"), UNREACHABLE),
         (errors.NotApplied("x"), UNREACHABLE),

@@ -445,3 +445,26 @@ def test_nothing_is_called_an_orphan_for_sure_while_a_checkpoint_cannot_be_read(
     text = told("status", tmp_path, "--scan", code=1)
     assert "may be a part that counts" in text
     assert "partfile clean" not in text
+
+
+@pytest.mark.parametrize(
+    ("position", "words"),
+    [
+        (17, "17"),
+        ({"file": "a\n", "line": 3}, '{"file": "a\\n", "line": 3}'),
+        ("x" * 300, f'"{"x" * 199}... (--json shows all)'),
+        ({"topic": "orders", "offsets": {"0": 5}}, '{"topic": "orders", "offsets": {"0": 5}}'),
+        ({"topic": "t", "offsets": {"0": 5}, "ends": {"0": 5}}, "topic t, 1 partition, 0 records waiting"),
+        (
+            {"topic": "t", "offsets": {"0": 5, "1": 7, "2": 9, "3": 1}, "ends": {"0": 6, "1": 7, "2": 109, "4": 1}},
+            "topic t, 4 partitions, 101 records waiting (by partition 2: 100, 0: 1)",
+        ),
+    ],
+)
+def test_where_the_input_stands_is_shown(tmp_path: Path, position: Any, words: str) -> None:
+    """As the program passed it; of a topic of Kafka what waited in its partitions, the most first."""
+    with make_sink(tmp_path).local() as out:
+        out.write(batch(0, 3), position=position)
+    assert f"  position           {words}\n" in told("status", tmp_path)
+    (sink,) = told_json("status", tmp_path)["sinks"]
+    assert sink["position"] == position

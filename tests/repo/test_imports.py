@@ -34,7 +34,7 @@ INTERNAL = {
     "testing": {"stores", "snapshot", "bucketers", "writers", "sink"},
     "recovery": {"stores", "snapshot", "writers", "sink", "readers"},
     "pipeline": {"stores", "snapshot", "sink"},
-    "cli": {"stores", "snapshot", "sink", "readers", "recovery"},
+    "cli": {"stores", "snapshot", "sink", "readers", "recovery", "pipeline"},
 }
 """Which packages each package may import besides itself. ``sink`` may reach ``sink.spark`` only where it hands over."""
 
@@ -51,7 +51,7 @@ EXTERNAL = {
     "readers": {"fastavro", "fsspec", "pyarrow", "pydantic"},
     "testing": {"pyarrow", "pydantic", "pytest"},
     "recovery": {"fsspec", "pyarrow", "pydantic"},
-    "pipeline": {"numpy", "pyarrow", "pydantic"},
+    "pipeline": {"confluent_kafka", "numpy", "pyarrow", "pydantic"},
     "cli": {"pyarrow", "pydantic", "rich", "typer"},
 }
 """Packages beyond the standard library that each package may import."""
@@ -63,7 +63,18 @@ HANDING_OVER = {"sink/file_sink.py": "partfile.sink.spark.stream"}
 """The one place where the engine-free sink loads its Spark side, inside a function; it may name Spark's types."""
 
 OPTIONAL = {
-    *("aiobotocore", "duckdb", "fastavro", "hdfs_native", "hypothesis", "msgpack", "pandas", "pyspark", "pytest"),
+    *(
+        "aiobotocore",
+        "confluent_kafka",
+        "duckdb",
+        "fastavro",
+        "hdfs_native",
+        "hypothesis",
+        "msgpack",
+        "pandas",
+        "pyspark",
+        "pytest",
+    ),
     *("rocksdict", "s3fs", "xxhash"),
 }
 """What importing partfile must not load: everything that install_requires does not name."""

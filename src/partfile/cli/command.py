@@ -42,7 +42,7 @@ MEANINGS = {
     DONE: "nothing to do, or done",
     FINDINGS: "there are findings, or what was asked for is refused",
     USAGE: "the command cannot be used as given: an unknown option, no sink at PATH, a uid or part that is not there",
-    UNREACHABLE: "the store cannot be reached, refuses, or does not answer in time",
+    UNREACHABLE: "the store, or the source of a job, cannot be reached, refuses, or does not answer in time",
     INTERRUPTED: "interrupted from the keyboard",
     PIPE_CLOSED: "the reader of the output has gone",
 }
@@ -225,7 +225,11 @@ def verb(*, path: str = BASE_PATH) -> Callable[[Callable[..., int]], Callable[..
                 tuple(common["storage_option"] or ()),
                 common["storage_options_file"],
             )
-            raise typer.Exit(_run(function, given, values, out, debug=common["debug"]))
+
+            def act() -> int:
+                return function(Call(given.place(out), given.uid(), out, system_clock_ms()), **values)
+
+            raise typer.Exit(ended(act, out, debug=common["debug"], applies=bool(values.get("apply"))))
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         _set_signature(command, function, path)
@@ -244,11 +248,19 @@ def _place_words(base: str, checkpoint_dir: str | None) -> tuple[str, ...]:
     return (base, "--checkpoint-dir", checkpoint_dir) if checkpoint_dir else (base,)
 
 
-def _run(function: Callable[..., int], given: _Given, own: dict[str, Any], out: Output, *, debug: bool) -> int:
+def ended(act: Callable[[], int], out: Output, *, debug: bool, applies: bool = False) -> int:
+    """Do what a verb does, and return the exit code; an error is told in words.
+
+    Args:
+        act: Returns the exit code of its end.
+        out: Where to write.
+        debug: Show the traceback of an error.
+        applies: Whether it changes something, by a plan.
+    """
     try:
         try:
             with warnings_told(out):
-                code = function(Call(given.place(out), given.uid(), out, system_clock_ms()), **own)
+                code = act()
             out.flush()
         except BrokenPipeError:
             raise
@@ -258,7 +270,7 @@ def _run(function: Callable[..., int], given: _Given, own: dict[str, Any], out: 
         except Exception as error:  # noqa: BLE001 - no traceback for people
             return tell(error, out, debug=debug)
     except KeyboardInterrupt:
-        if own.get("apply"):
+        if applies:
             out.note("partfile: interrupted. What it had begun to change is ended by the same command run again.")
         return INTERRUPTED
     except BrokenPipeError:

@@ -31,6 +31,6 @@ def code_of_problem(problem: Problem) -> int:
 def _code_of_kind(kind: type[BaseException]) -> int:
     if issubclass(kind, _USAGE):
         return USAGE
-    if issubclass(kind, (errors.StoreError, OSError)) and not issubclass(kind, _REFUSED):
+    if issubclass(kind, (errors.StoreError, errors.SourceError, OSError)) and not issubclass(kind, _REFUSED):
         return UNREACHABLE
     return FINDINGS

@@ -115,6 +115,12 @@ VERBS = (
         "clean /data/flights --older-than 2d --apply",
     ),
     LazyVerb(
+        "run",
+        "partfile.cli.run:run",
+        "Run the job that a Python file describes, until its source ends or Ctrl-C ends it with a last checkpoint.",
+        "run orders.py",
+    ),
+    LazyVerb(
         "savepoint",
         "partfile.cli.savepoint:app",
         "Savepoints: snapshots that belong to you, which nothing deletes unasked.",
@@ -153,7 +159,8 @@ app = typer.Typer(
     cls=_Verbs,
     name="partfile",
     help="Look at what a partfile sink has written, and mend what a crash has left. Verbs that read are safe at any "
-    "time, also while the job runs; those that change something print a plan and do nothing without --apply.",
+    "time, also while the job runs; those that mend something print a plan and do nothing without --apply. `run` runs "
+    "a job without Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -195,6 +195,23 @@ class Output:
         self.flush()
         self._errors.print(Text(shown(text), style=style or ""))
 
+    @contextmanager
+    def state_shown(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show one line on a terminal while something runs, with the time that has passed.
+
+        Args:
+            text: The line at first; what is yielded is called with another one.
+        """
+        if not self.is_for_a_person:
+            yield lambda _text: None
+            return
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=self._errors, transient=True) as progress:
+            task = progress.add_task(shown(text), total=None)
+            yield lambda new: progress.update(task, description=shown(new))
+
     def raw(self, data: bytes) -> None:
         """Write bytes as they are."""
         sys.stdout.buffer.write(data)

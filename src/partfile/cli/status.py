@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,8 @@ from partfile.recovery.ownership import liveness_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pydantic import JsonValue
+
     from partfile.cli.output import Output
     from partfile.recovery.inspect.checkpoints import SeenLog
     from partfile.recovery.inspect.places import Place
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 _SHOWN_CAUSES = 10
 _SHOWN_PARTS = 3
 _SHOWN_PATHS = 20
+_SHOWN_PARTITIONS = 5
+_SHOWN_POSITION = 200
 _ATTENTION = ("orphan", "lone-sidecar", "temporary", "unknown-chain", "foreign")
 
 
@@ -178,6 +183,8 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
     ]
     if sink.query_id is not None:
         rows.append(("query and batch", f"{sink.query_id}, batch {sink.batch_id}"))
+    if sink.position is not None:
+        rows.append(("position", _position_words(sink.position)))
     for state, total in sink.parts.items():
         if state == "encoded-staging-file" and total.count:
             rows.append(
@@ -195,6 +202,26 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         out.line(f"  {name.ljust(width)}  {text}")
+
+
+def _position_words(position: JsonValue) -> str:
+    """Where the input stands: of a topic of Kafka how many records wait, of any other as the program passed it."""
+    if isinstance(position, dict) and isinstance(topic := position.get("topic"), str):
+        offsets, ends = position.get("offsets"), position.get("ends")
+        if isinstance(offsets, dict) and isinstance(ends, dict):
+            lags = {
+                number: max(0, end - at)
+                for number, at in offsets.items()
+                if isinstance(at, int) and isinstance(end := ends.get(number), int)
+            }
+            most = sorted(lags, key=lambda number: -lags[number])[:_SHOWN_PARTITIONS]
+            by_partition = ", ".join(f"{number}: {lags[number]}" for number in most if lags[number])
+            what = (
+                f"topic {topic}, {counted(len(offsets), 'partition')}, {counted(sum(lags.values()), 'record')} waiting"
+            )
+            return what + (f" (by partition {by_partition})" if by_partition else "")
+    text = json.dumps(position, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_POSITION else f"{text[:_SHOWN_POSITION]}... (--json shows all)"
 
 
 def _show_doubt(sink: SinkStatus, quiet_after_s: float, place: Place, out: Output) -> None:

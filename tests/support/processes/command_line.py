@@ -47,14 +47,9 @@ def told_json(*words: str | Path, code: int = 0) -> Any:
 
 
 def start(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """The command as a process of its own, with pipes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "partfile", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    """The command as a process of its own, with pipes where the options name nothing else."""
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen([sys.executable, "-m", "partfile", *map(str, words)], **given)
 
 
 def told_lines(*words: str | Path, code: int = 0) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from partfile import errors
 from partfile.errors import PartfileError, joined_hints
@@ -218,6 +218,10 @@ class SinkStatus(Json):
     """Spark's; null in plain Python."""
     batch_id: int | None
     """The last batch of that query that counts."""
+    position: JsonValue
+    """Where the input of a sink in plain Python or of a pipeline stands behind the newest checkpoint; null for Spark,
+    and where none was passed. That of a topic of Kafka has ``topic``, ``offsets`` and ``ends``, each by partition: the
+    offset of the next record that is read, and that behind the last one that the brokers had told of by then."""
     chain: str | None
     """The id in its part names."""
     is_kept: bool
@@ -336,6 +340,7 @@ def status_of(
         retained_checkpoint_ids=tuple(one.checkpoint_id for one in log.checkpoints),
         query_id=None if query is None else query.query_id,
         batch_id=None if query is None else query.batch_id,
+        position=None if position is None else position.user_position,
         chain=None if position is None else position.chain,
         is_kept=facts.is_kept,
         parts=_totals(parts),
