@@ -91,4 +91,4 @@ class Environment:
 
 FLINK = Environment("flink", "apache-flink==2.3.*", "pyflink", "some 800 MB, a few minutes")
 QUIX = Environment("quix", "quixstreams==3.28.*", "quixstreams", "some 100 MB")
-BYTEWAX = Environment("bytewax", "bytewax==0.21.*", "bytewax", "some 30 MB")
+BYTEWAX = Environment("bytewax", "bytewax[kafka]==0.21.*", "bytewax.connectors.kafka", "some 40 MB")

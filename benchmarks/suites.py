@@ -65,6 +65,14 @@ def _ensure_s3(say: Callable[[str], None]) -> None:
     ensure_ceph(say)
 
 
+def _ensure_kafka(say: Callable[[str], None]) -> None:
+    from support.kafka.broker import broker_jars  # noqa: PLC0415 - likewise
+
+    broker_jars()
+    QUIX.ensure(say)
+    BYTEWAX.ensure(say)
+
+
 _ALL = (
     Suite("throughput", "Parquet and JSON by hour: speed, CPU, files; beside foreachBatch and Delta", 15),
     Suite("latency", "micro-batches of one row", 5),
@@ -76,6 +84,7 @@ _ALL = (
     Suite("snapshot", "a checkpoint of 10 000 parts against encoding and writing them once", 1),
     Suite("keyed", "keyed state on the heap and in RocksDB, beside that of Quix Streams", 3, QUIX.ensure),
     Suite("restore", "keyed state in RocksDB, restored from this machine and from S3", 3, _ensure_s3),
+    Suite("pipeline", "Kafka to JSON lines, beside Quix Streams and Bytewax", 6, _ensure_kafka),
     Suite("distinct", "distinct rows in plain Python, beside DuckDB and Bytewax", 12, BYTEWAX.ensure),
     Suite("distinct_spark", "distinct rows in Spark, beside dropDuplicatesWithinWatermark with RocksDB", 10),
     Suite("hdfs", "JSON to HDFS, what the NameNode is asked, a large restore", 5, _ensure_hdfs),
