@@ -54,6 +54,10 @@ demo-hdfs: java setup ## The same on a real HDFS whose NameNode is killed too (u
 demo-s3: java setup ## The same on a real S3 server that is restarted too (under five minutes)
 	@PYTHONPATH=tests $(BIN)/python examples/flights_s3.py --format=$(FORMAT) --mode=$(MODE) $(if $(DEDUPLICATE),--deduplicate) $(ARGS)
 
+.PHONY: demo-pipeline
+demo-pipeline: java setup ## The flights from a real Kafka without Spark: the job is killed three times, the broker once (two minutes)
+	@PYTHONPATH=tests $(BIN)/python examples/flights_pipeline.py $(ARGS)
+
 .PHONY: demo-stuck
 demo-stuck: java setup ## Make a mess with real kills, and mend it with the command line (about a minute)
 	@PYTHON=$(abspath $(BIN)/python) bash examples/stuck.sh

@@ -103,10 +103,26 @@ def fresh(directory: Path) -> Path:
     return directory.absolute()
 
 
-def clean(output: Path) -> None:
-    """Take away what the killed tasks left of batches that never completed, as an operator does."""
+def clean(output: Path, *words: str) -> None:
+    """Take away what the killed tasks left of batches that never completed, as an operator does.
+
+    Args:
+        output: The base of the sink.
+        words: Further options of ``partfile clean``.
+    """
     print("\npartfile clean: files of batches that no checkpoint names", flush=True)
-    command = [sys.executable, "-m", "partfile", "clean", str(output), "--older-than", "0s", "--apply", "--delete"]
+    command = [
+        sys.executable,
+        "-m",
+        "partfile",
+        "clean",
+        str(output),
+        "--older-than",
+        "0s",
+        "--apply",
+        "--delete",
+        *words,
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
