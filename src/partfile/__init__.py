@@ -46,8 +46,10 @@ if TYPE_CHECKING:
         UnencodableState,
         UnsupportedTypeError,
     )
+    from partfile.pipeline.files import FilesSource
     from partfile.pipeline.job import JobProgress, JobResult, Pipeline, Restart
-    from partfile.pipeline.kafka import JsonRows, KafkaSource, RawBytes
+    from partfile.pipeline.kafka import KafkaSource, RawBytes
+    from partfile.pipeline.records import JsonRows
     from partfile.pipeline.source import IterableSource
     from partfile.readers.dataset import read
     from partfile.readers.files import FlinkSidecars, SidecarNaming
@@ -88,6 +90,7 @@ __all__ = [
     "Fenced",
     "FileSink",
     "FileTooLarge",
+    "FilesSource",
     "FlinkSidecars",
     "Format",
     "HiveBucketer",
@@ -177,7 +180,9 @@ _NAMES = {
         "UnsupportedTypeError",
     ),
     "partfile.pipeline.job": ("JobProgress", "JobResult", "Pipeline", "Restart"),
-    "partfile.pipeline.kafka": ("JsonRows", "KafkaSource", "RawBytes"),
+    "partfile.pipeline.files": ("FilesSource",),
+    "partfile.pipeline.kafka": ("KafkaSource", "RawBytes"),
+    "partfile.pipeline.records": ("JsonRows",),
     "partfile.pipeline.source": ("IterableSource",),
     "partfile.readers.dataset": ("read",),
     "partfile.readers.files": ("FlinkSidecars", "SidecarNaming"),

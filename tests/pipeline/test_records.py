@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import partfile as pf
 from partfile.errors import ConfigError
-from partfile.pipeline.kafka import JsonRows, RawBytes
+from partfile.pipeline.kafka import RawBytes
+from partfile.pipeline.records import JsonRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

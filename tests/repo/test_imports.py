@@ -51,7 +51,7 @@ EXTERNAL = {
     "readers": {"fastavro", "fsspec", "pyarrow", "pydantic"},
     "testing": {"pyarrow", "pydantic", "pytest"},
     "recovery": {"fsspec", "pyarrow", "pydantic"},
-    "pipeline": {"confluent_kafka", "numpy", "pyarrow", "pydantic"},
+    "pipeline": {"confluent_kafka", "fsspec", "numpy", "pyarrow", "pydantic"},
     "cli": {"pyarrow", "pydantic", "rich", "typer"},
 }
 """Packages beyond the standard library that each package may import."""

@@ -44,7 +44,7 @@ class CheckpointReport(Json):
     parts_finished: int
     """Parts that this checkpoint has published."""
     lag: dict[str, int]
-    """Rows that are known to wait, by partition; empty where the source does not know."""
+    """Rows that are known to wait, by partition, or how many ``files``; empty where the source does not know."""
     restarts: int
     """Failures of this process, after which the job began again."""
 

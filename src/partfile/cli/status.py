@@ -205,7 +205,7 @@ def _show_sink(sink: SinkStatus, out: Output) -> None:
 
 
 def _position_words(position: JsonValue) -> str:
-    """Where the input stands: of a topic of Kafka how many records wait, of any other as the program passed it."""
+    """Where the input stands: of Kafka how many records wait, of files how many are read, else as it was passed."""
     if isinstance(position, dict) and isinstance(topic := position.get("topic"), str):
         offsets, ends = position.get("offsets"), position.get("ends")
         if isinstance(offsets, dict) and isinstance(ends, dict):
@@ -220,6 +220,10 @@ def _position_words(position: JsonValue) -> str:
                 f"topic {topic}, {counted(len(offsets), 'partition')}, {counted(sum(lags.values()), 'record')} waiting"
             )
             return what + (f" (by partition {by_partition})" if by_partition else "")
+    if isinstance(position, dict) and isinstance(done := position.get("done"), dict) and "files" in position:
+        file = position.get("file")
+        within = "" if file is None else f", and {file} up to {position.get('at')}"
+        return f"{position['files']}: {counted(len(done), 'file')} read{within}"
     text = json.dumps(position, ensure_ascii=False)
     return text if len(text) <= _SHOWN_POSITION else f"{text[:_SHOWN_POSITION]}... (--json shows all)"
 

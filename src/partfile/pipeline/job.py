@@ -78,7 +78,7 @@ class JobProgress:
     dead_letters: int
     """Records of this run that are no rows."""
     lag: Mapping[str, int]
-    """How many rows are known to wait in the source, by partition; empty where it does not know."""
+    """How many rows are known to wait, by partition, or how many ``files``; empty where the source does not know."""
     restarts: int
 
 
