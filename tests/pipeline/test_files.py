@@ -123,6 +123,29 @@ def test_a_job_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, rng: ran
     assert ids_in(tmp_path) == list(range(400_000))
 
 
+def test_rows_of_parquet_are_passed_over_within_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another version hands them on in other numbers."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": pa.array(range(50), pa.int64())}), tmp_path / "in" / "a.parquet", row_group_size=20)
+
+    def run(size: int, stops_at: int) -> None:
+        monkeypatch.setattr("partfile.pipeline.files._ROWS_AT_ONCE", size)
+        batches: list[int] = []
+        job = pf.Pipeline("job").source(pf.FilesSource(tmp_path / "in", format="parquet", follow=False))
+
+        def stop(rows: pa.RecordBatch) -> pa.RecordBatch:
+            batches.append(rows.num_rows)
+            if len(batches) == stops_at:
+                job.stop()
+            return rows
+
+        job.map_batches(stop).sink(pf.FileSink(tmp_path / "out", uid="job", format="json")).run()
+
+    run(7, stops_at=2)
+    run(10, stops_at=9)
+    assert ids_in(tmp_path) == list(range(50))
+
+
 def stopped_within_a_file(path: Path) -> None:
     """A job that has read the first 10 000 lines of a file of 20 000."""
     put(path, "a.json", lines(0, 20_000))
