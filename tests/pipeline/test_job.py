@@ -261,13 +261,72 @@ def test_dead_letters_belong_to_their_rows(tmp_path: Path) -> None:
     dead = pf.FileSink(tmp_path / "dead", uid="dead", format="json")
     pf.Pipeline("job").source(Dead(4), dead_letters=dead).sink(sink_in(tmp_path)).run()
     other = pf.FileSink(tmp_path / "other", uid="other", format="json")
-    with pytest.raises(CheckpointMismatch, match="with uid 'dead' are those of 'job', and not of 'other'"):
+    with pytest.raises(CheckpointMismatch, match="with uid 'dead' belong to 'job', and not to 'other'"):
         pf.Pipeline("job").source(Dead(4), dead_letters=dead).sink(other).run()
     elsewhere = pf.FileSink(tmp_path / "elsewhere", uid="job", format="json")
-    with pytest.raises(CheckpointMismatch, match="there are dead letters, and no rows with the uid 'job'"):
+    with pytest.raises(CheckpointMismatch, match="with uid 'dead' are there, and the rows with uid 'job' are not"):
         pf.Pipeline("job").source(Dead(4), dead_letters=dead).sink(elsewhere).run()
     with pytest.raises(ConfigError, match="an IterableSource has no dead letters"):
         pf.Pipeline("job").source(pf.IterableSource([]), dead_letters=dead).sink(sink_in(tmp_path)).run()
+
+
+def test_dead_letters_do_not_go_back_to_a_savepoint(tmp_path: Path) -> None:
+    """With the rows: those behind it would be written again."""
+    dead = pf.FileSink(tmp_path / "dead", uid="dead", format="json")
+    job = pf.Pipeline("job").source(Dead(4), dead_letters=dead)
+    job.sink(sink_in(tmp_path, savepoint_dir=tmp_path / "savepoints")).run()
+    with sink_in(tmp_path, savepoint_dir=tmp_path / "savepoints").local() as out:
+        location = out.savepoint()
+    moved = pf.FileSink(tmp_path / "moved", uid="job", format="json", restore_from=location)
+    with pytest.raises(CheckpointMismatch, match="'dead' do not go back, and the rows with uid 'job' have gone back"):
+        pf.Pipeline("job").source(Dead(8), dead_letters=dead).sink(moved).run()
+    new = pf.FileSink(tmp_path / "new", uid="new", format="json")
+    for _ in range(2):
+        result = pf.Pipeline("job").source(Dead(8), dead_letters=new).sink(moved).run()
+    assert result.position == 8
+    lines = [json.loads(line) for one in (tmp_path / "new").rglob("part-*.json") for line in one.open()]
+    assert sorted(one["id"] for one in lines) == [5, 7]
+
+
+def test_dead_letters_alone_do_not_begin_the_count_of_failures_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job whose rows cannot be written would begin again for ever."""
+    checkpoint, failures = LocalSink.checkpoint, list[int]()
+
+    def failing(sink: LocalSink, position: JsonValue = None) -> Any:
+        if sink._settings.uid == "job" and failures:
+            failures.append(1)
+            raise OSError("deliberate")
+        return checkpoint(sink, position)
+
+    source = Dead(1000)
+    dead = pf.FileSink(tmp_path / "dead", uid="dead", format="json")
+    job = pf.Pipeline("job", interval_s=0.001, restart=pf.Restart(3, delay_s=0)).source(source, dead_letters=dead)
+    job.sink(sink_in(tmp_path))
+    source.ends = lambda at: failures.append(1) if at == 6 else None
+    monkeypatch.setattr(LocalSink, "checkpoint", failing)
+    with pytest.raises(OSError, match="deliberate"):
+        job.run()
+    assert 4 <= len(failures) <= 12
+
+
+def test_a_position_that_the_program_changes_is_kept_as_it_was() -> None:
+    """Though an item was looked at beyond the rows that were handed on."""
+    position: dict[str, JsonValue] = {"at": 0}
+
+    def items(_position: JsonValue) -> Iterator[Any]:
+        position["at"] = 1
+        yield {"id": 0}
+        position["at"] = 2
+        yield numbers(1, 2)
+
+    source = pf.IterableSource(items, schema={"id": "int64"}, position=lambda _item: position)
+    reader = source.open(None, "job", None)
+    assert len(reader.read(1) or ()) == 1
+    assert reader.position == {"at": 1}
+    assert len(reader.read(1) or ()) == 1
+    assert reader.position == {"at": 2}
 
 
 def test_a_checkpoint_comes_before_too_many_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,9 +216,10 @@ def _position_words(position: JsonValue) -> str:
             }
             most = sorted(lags, key=lambda number: -lags[number])[:_SHOWN_PARTITIONS]
             by_partition = ", ".join(f"{number}: {lags[number]}" for number in most if lags[number])
-            what = (
-                f"topic {topic}, {counted(len(offsets), 'partition')}, {counted(sum(lags.values()), 'record')} waiting"
-            )
+            waiting = f"{counted(sum(lags.values()), 'record')} waiting"
+            if len(lags) < len(offsets):
+                waiting = f"at least {waiting}" if lags else "not known how many records wait"
+            what = f"topic {topic}, {counted(len(offsets), 'partition')}, {waiting}"
             return what + (f" (by partition {by_partition})" if by_partition else "")
     if isinstance(position, dict) and isinstance(done := position.get("done"), dict) and "files" in position:
         file = position.get("file")

@@ -2,8 +2,8 @@
 
 Two sinks have two logs. At each checkpoint of a job its dead letters come first, with the places of those that are
 ahead of the rows' newest checkpoint. After a crash between the two, the source reads these records again, and passes
-over exactly them. A process opens the dead letters before the rows. So a process whose rows are taken over has lost its
-dead letters before, and writes none twice.
+over exactly them. A process opens the dead letters before the rows. From then on no other process writes any, and the
+rows that it goes on from are not older than what it has read of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from partfile.sink.file_sink import FileSink
+    from partfile.sink.local import LocalSink
 
 
-_MOST_AHEAD = 20_000
-"""So many places are at most some 300 KB of a position, which may have 1 MiB."""
+_MOST_AHEAD = 10_000
+"""A read adds as many at most, and a place has up to 26 bytes in a position, which may have 1 MiB."""
 
 
 class DeadLetters:
@@ -37,6 +38,7 @@ class DeadLetters:
     def __init__(self, sink: FileSink, rows_uid: str) -> None:
         self._uid = sink.settings.uid
         self._rows_uid = rows_uid
+        self._history = ""
         self._out = sink.local()
         self._ahead: dict[str, set[int]] = {}
         """By partition, the offsets of records that are written, and that are ahead of the rows' newest checkpoint."""
@@ -47,34 +49,40 @@ class DeadLetters:
         self._waiting = 0
 
     def open(self) -> None:
-        """Take the sink over.
+        """Take the sink over; raises as ``LocalSink.open``."""
+        self._out.open()
+
+    def begin_beside(self, rows: LocalSink) -> None:
+        """Go on beside the rows, whose sink was opened after this one.
 
         Raises:
-            CheckpointMismatch: They are the dead letters of other rows; or as of ``LocalSink.open``.
+            CheckpointMismatch: They are not the rows that these are the dead letters of.
         """
-        self._out.open()
+        self._history = rows.history
         position = self._out.position
         if position is None:
             return
-        if not isinstance(position, dict) or position.get("rows") != self._rows_uid:
-            whose = repr(position.get("rows")) if isinstance(position, dict) else "another program"
+        known = position if isinstance(position, dict) else {}
+        problem = None
+        if known.get("rows") != self._rows_uid:
+            problem = f"belong to {known.get('rows')!r}, and not to {self._rows_uid!r}"
+        elif rows.position is None:
+            problem = f"are there, and the rows with uid {self._rows_uid!r} are not"
+        elif known.get("history") != self._history:
+            problem = f"do not go back, and the rows with uid {self._rows_uid!r} have gone back to a savepoint since"
+        if problem is not None:
             raise CheckpointMismatch(
-                f"the dead letters with uid {self._uid!r} are those of {whose}, and not of {self._rows_uid!r}",
-                hint="Give them another uid: dead_letters=pf.FileSink(PATH, uid=ANOTHER)",
+                f"the dead letters with uid {self._uid!r} {problem}",
+                hint="Begin new ones: dead_letters=pf.FileSink(ANOTHER_PATH, uid=ANOTHER)",
             )
-        self._ahead = _places_in(position.get("ahead"))
+        self._ahead = _places_in(known.get("ahead"))
         # What the last run has kept open is to be published in its time, though no further record comes.
         self._is_open = True
 
     @property
-    def is_new(self) -> bool:
-        """Whether there is no checkpoint of them yet."""
-        return self._out.position is None
-
-    @property
     def is_full(self) -> bool:
-        """Whether a checkpoint has to come before more are written."""
-        return sum(map(len, self._ahead.values())) >= _MOST_AHEAD
+        """Whether a checkpoint has to come before more are written; it covers those that have been read."""
+        return sum(map(len, self._read.values())) >= _MOST_AHEAD
 
     @property
     def is_ahead(self) -> bool:
@@ -118,14 +126,13 @@ class DeadLetters:
             self._ahead[partition] -= offsets
         self._read = {}
 
-    def finish(self) -> int:
-        """Publish all of them, and end; returns how many are new.
+    def finish(self) -> None:
+        """Publish all of them, and end.
 
         Raises:
             Fenced, OutcomeUnknown, NotReady: As of ``LocalSink.finish``.
         """
         self._out.finish(self._position() if self._is_open else None)
-        return self._written()
 
     def close(self) -> None:
         """Let go of the sink; what has no checkpoint does not count."""
@@ -138,6 +145,7 @@ class DeadLetters:
     def _position(self) -> JsonValue:
         return {
             "rows": self._rows_uid,
+            "history": self._history,
             "ahead": {partition: [*_runs(offsets)] for partition, offsets in sorted(self._ahead.items()) if offsets},
         }
 

@@ -202,7 +202,7 @@ class Pipeline:
     def run(self) -> JobResult:
         """Run until the source ends, or until it is told to stop: by ``stop``, SIGTERM or SIGINT.
 
-        A second SIGINT ends it at once, by KeyboardInterrupt: what has no checkpoint does not count.
+        A SIGINT while it stops ends it at once, by KeyboardInterrupt: what has no checkpoint does not count.
 
         Raises:
             ConfigError: The job has no source or no sink, or runs already.
@@ -240,13 +240,13 @@ class Pipeline:
     def _run(self, source: Source, sink: FileSink) -> JobResult:
         told, failures = _Told(), 0
         while True:
-            before = (told.rows, told.dead_letters)
+            before = told.rows
             try:
                 return self._attempt(source, sink, told)
             except _HOPELESS:
                 raise
             except Exception as error:
-                failures = failures + 1 if (told.rows, told.dead_letters) == before else 1
+                failures = failures + 1 if told.rows == before else 1
                 if failures > self._restart.attempts or self.is_stopping:
                     raise
                 told.restarts += 1
@@ -270,11 +270,8 @@ class Pipeline:
             out = sink.local()
             sinks.callback(self._close, "sink", out.close)
             out.open()
-            if out.position is None and dead_letters is not None and not dead_letters.is_new:
-                raise CheckpointMismatch(
-                    f"{self.name}: there are dead letters, and no rows with the uid {sink.settings.uid!r}",
-                    hint="Rows and dead letters begin together. Take another uid for both: pf.FileSink(PATH, uid=NAME)",
-                )
+            if dead_letters is not None:
+                dead_letters.begin_beside(out)
             reader = source.open(out.position, self.name, dead_letters)
             readers.callback(self._close, "source", reader.close)
             return _Attempt(self, out, dead_letters, told).run(reader)
@@ -373,8 +370,11 @@ class _Attempt:
                 due_s = time.monotonic() + job.interval_s
         is_ended, told = reader.is_ended, self._told
         if self._dead_letters is not None:
-            told.dead_letters += self._dead_letters.finish()
+            told.dead_letters += self._dead_letters.checkpoint()
         self._note(self._out.finish(reader.position), reader)
+        if self._dead_letters is not None:
+            self._dead_letters.confirm()
+            self._dead_letters.finish()
         return JobResult(
             rows=told.rows,
             dead_letters=told.dead_letters,

@@ -50,6 +50,9 @@ _REQUEST_TIMEOUT_S = 1.0
 """Of a request: meanwhile the job takes no checkpoint, and does not see a signal."""
 _BYTES_AT_ONCE = 64 << 20
 """Of the values of one batch."""
+_ANEW = "To begin anew with what is there, write elsewhere: pf.FileSink(ANOTHER_PATH, uid=ANOTHER), dead letters too."
+_NO_TOPIC_ID = "A" * 22
+"""Zero, as Kafka writes ids."""
 _DAY_MS = 24 * 60 * 60 * 1000
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999; formats and readers have no later times."""
@@ -182,6 +185,8 @@ class KafkaReader:
         self._job = job
         self._topic_id: str | None = None
         self._offsets: dict[int, int] = {}
+        self._known_ends: dict[int, int] = {}
+        """As the newest checkpoint has them: of no use but to be told."""
         if position is not None:
             self._restore(position)
         self._is_fresh = position is None
@@ -243,11 +248,11 @@ class KafkaReader:
             "topic_id": self._topic_id,
             "offsets": {str(one): at for one, at in sorted(self._offsets.items())},
             # For `partfile status`; a restore does not look at them.
-            "ends": {str(one): at for one, at in self._ends()},
+            "ends": {str(one): at for one, at in sorted((self._known_ends | dict(self._ends())).items())},
         }
 
     def _ends(self) -> list[tuple[int, int]]:
-        """By partition, the offset behind its last record, as the brokers have told at last."""
+        """By partition, the offset behind its last record, as the brokers told last."""
         from confluent_kafka import TopicPartition  # noqa: PLC0415 - an extra.
 
         known = (
@@ -270,6 +275,7 @@ class KafkaReader:
             )
         self._topic_id = cast("str | None", position.get("topic_id"))
         self._offsets = {int(one): cast("int", at) for one, at in offsets.items()}
+        self._known_ends = {int(one): at for one, at in cast("dict[str, int]", position.get("ends", {})).items()}
 
     def _assign_new(self) -> None:
         """Begin to read the partitions that are not read yet; raises SourceError where the brokers do not answer."""
@@ -279,7 +285,7 @@ class KafkaReader:
         try:
             described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic].result()
             partitions = {partition.id for partition in described.partitions}
-            self._check_topic(str(described.topic_id), partitions)
+            self._check_topic(_topic_id(described.topic_id), partitions)
             first: dict[int, int] = {}
             new = sorted(partitions - self._assigned)
             if new:
@@ -292,17 +298,17 @@ class KafkaReader:
                 self._consumer.incremental_assign([TopicPartition(topic, *one) for one in first.items()])
         except KafkaException as error:
             raise self._failed(error.args[0].str()) from error
-        self._topic_id = str(described.topic_id)
+        self._topic_id = _topic_id(described.topic_id) or self._topic_id
         self._assigned |= first.keys()
         self._offsets.update(first)
         self._is_fresh = False
 
-    def _check_topic(self, topic_id: str, partitions: set[int]) -> None:
+    def _check_topic(self, topic_id: str | None, partitions: set[int]) -> None:
         """Refuse a topic that has the name of the one that was read, and is another."""
-        if self._topic_id not in {None, topic_id}:
+        if topic_id is not None and self._topic_id not in {None, topic_id}:
             raise CheckpointMismatch(
                 f"{self._job}: the topic {self._source.topic!r} was made anew since records were read from it",
-                hint="Take another uid=NAME, for its dead letters as well, which begins at its first record.",
+                hint=_ANEW,
             )
         if gone := self._offsets.keys() - partitions:
             # No partition of a topic ever goes: this broker does not know it yet.
@@ -320,12 +326,11 @@ class KafkaReader:
         what = (
             f"its first record has the offset {low}: the records in between were deleted before they were read"
             if at < low
-            else f"its next record has the offset {high}: the topic was made anew, or has lost records"
+            else f"its next record has the offset {high}: it has lost records, or was read with another isolation.level"
         )
         raise CheckpointMismatch(
             f"{self._job}: partition {number} of {self._source.topic!r} is to be read from the offset {at}, and {what}",
-            hint="Keep records for longer than a job may stand still (retention.ms). To go on without them, take "
-            "another uid=NAME.",
+            hint=f"Keep records for longer than a job may stand still (retention.ms). {_ANEW}",
         )
 
     def _connect(self) -> None:
@@ -357,7 +362,8 @@ class KafkaReader:
             return None
         self._discover()
         records = self._fetched(timeout_s)
-        rows = self._rows(self._without_dead_letters(records)) if records else None
+        left = self._without_dead_letters(records)
+        rows = self._rows(left) if left else None
         self._offsets.update({number: at + 1 for number, at in _last_offsets(records).items()})
         if not self._waiting:
             # Only now: the records before an end have been handed on.
@@ -406,8 +412,7 @@ class KafkaReader:
         if problem.name() == _RECORD_IS_GONE:
             raise CheckpointMismatch(
                 f"{self._job}: a record of {self._source.topic!r} was deleted before it was read: {problem.str()}",
-                hint="Keep records for longer than a job may stand still (retention.ms). To go on without them, take "
-                "another uid=NAME.",
+                hint=f"Keep records for longer than a job may stand still (retention.ms). {_ANEW}",
             )
         if problem.name() in _MENDED:
             self._log_once(problem)
@@ -450,11 +455,15 @@ class KafkaReader:
 
     @property
     def lag(self) -> dict[str, int]:
-        """By partition, how many records are behind the last one that was read, as the brokers have told at last."""
+        """By partition, how many records are behind the last one that was read, as the brokers told last."""
         return {str(one): max(0, end - self._offsets[one]) for one, end in self._ends()}
 
     def confirm(self, position: JsonValue) -> None:  # noqa: ARG002 - it is that of this reader.
         """Commit the offsets of a complete checkpoint to the group. A failure is logged: nothing depends on it."""
+        if self._dead_letters is not None and self._dead_letters.is_ahead:
+            # Compaction may have deleted them meanwhile, so that they are not read again.
+            for number, at in self._offsets.items():
+                self._dead_letters.forget_before(str(number), at)
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - an extra.
 
         if not self._offsets or (self._commit is not None and not self._commit.done()):
@@ -490,3 +499,8 @@ def _last_offsets(records: list[Message]) -> dict[int, int]:
 
     pairs = zip(map(Message.partition, records), map(Message.offset, records), strict=True)
     return cast("dict[int, int]", dict(pairs))
+
+
+def _topic_id(told: object) -> str | None:
+    """The id of a topic; None of brokers that give none."""
+    return None if str(told) == _NO_TOPIC_ID else str(told)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from partfile.errors import CheckpointMismatch, ConfigError
-from partfile.sink.rows import batches_of, count_in, counted
+from partfile.sink.rows import batches_of, count_in, counted, kept_position
 from partfile.sink.schema import schema_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SourceReader(Protocol):
         """How many rows are known to wait, by partition, file or the like; empty where that is not known."""
 
     def read(self, timeout_s: float) -> Any | None:
-        """The next rows, in whatever a ``LocalSink`` takes; None if none came in time.
+        """The next rows: a record batch, a table or a frame; None if none came in time.
 
         Raises:
             CheckpointMismatch: The input has lost rows that were not read.
@@ -62,7 +62,9 @@ class Source(Protocol):
         Args:
             position: That of the newest checkpoint; None before the first.
             job: The name of the pipeline.
-            dead_letters: Takes records that are no rows; None ends the job at the first one.
+            dead_letters: Takes records that are no rows; None ends the job at the first one. A reader asks
+                ``pass_over`` of each record, by its partition and a number that grows within it, leaves out those that
+                were written before a crash, and hands others that are no rows to ``write``.
 
         Raises:
             CheckpointMismatch: The input does not continue what was read.
@@ -74,7 +76,7 @@ class IterableSource:
     """Rows of an iterable that yields the same items each time, or that begins where it is told.
 
     Args:
-        items: Yields dictionaries, a row each, or whatever a ``LocalSink`` takes; or a function that is given the
+        items: Yields dictionaries, a row each, or record batches, tables or frames; or a function that is given the
             position of the newest checkpoint, None before the first, and returns such an iterable behind it.
         schema: The columns of dictionaries: a pyarrow schema, or names with types, such as ``{"id": "int64"}``.
         position: Where the input stands behind an item of a function's iterable: any JSON value. Other iterables are
@@ -230,7 +232,8 @@ class IterableReader:
 
     def _pass(self, item: Any) -> None:
         if self._position_of is not None:
-            self._position = self._position_of(item)
+            # The program may change it with its next item.
+            self._position = kept_position(self._position_of(item))
         else:
             self._count += 1
             self._last = dict(item) if isinstance(item, dict) else item

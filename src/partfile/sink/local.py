@@ -131,6 +131,12 @@ class LocalSink:
         """What was passed to the newest completed checkpoint; None before the first."""
         return deepcopy(self._runtime.coordinator.state.position.user_position)
 
+    @property
+    def history(self) -> str:
+        """What the rows of this sink go on from; another text once they have gone back to a savepoint."""
+        position = self._runtime.coordinator.state.position
+        return f"{position.chain}/{position.restored_from or ''}"
+
     def open(self) -> Self:
         """Restore: finalize and publish what the last run left, and take the sink over from it.
 
