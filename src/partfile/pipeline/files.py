@@ -257,13 +257,13 @@ class FilesReader:
         except FileNotFoundError as error:
             raise CheckpointMismatch(
                 f"{self._job}: {path!r} was deleted before it was read to its end",
-                hint="Put it back, or take another uid=NAME, which begins with the files that are there.",
+                hint="Put it back, or begin anew elsewhere: pf.FileSink(ANOTHER_PATH, uid=ANOTHER)",
             ) from error
 
     def _shorter(self) -> CheckpointMismatch:
         return CheckpointMismatch(
             f"{self._job}: {self._base}/{self._name} is shorter than what was read of it",
-            hint="Put the file back as it was, or take another uid=NAME. Write each file under a name of its own.",
+            hint="Put the file back as it was, or begin anew elsewhere: pf.FileSink(ANOTHER_PATH, uid=ANOTHER)",
         )
 
     def _rows(self, lines: list[bytes]) -> pa.RecordBatch:
