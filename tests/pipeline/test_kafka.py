@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -124,7 +124,7 @@ def offsets_of(base: Path, uid: str = "job") -> int:
 
 
 def test_each_record_is_written_once_though_the_broker_is_killed(broker: KafkaBroker, tmp_path: Path) -> None:
-    """And though the job is stopped and begun again; the group shows how far it is."""
+    """And though the job is stopped and begun again."""
     broker.produce("first", rows(0, 1000))
     with running(job_of(tmp_path, broker, "first", restart=pf.Restart(20, 0.5))) as found:
         wait_for(tmp_path, 1000, found)
@@ -139,10 +139,6 @@ def test_each_record_is_written_once_though_the_broker_is_killed(broker: KafkaBr
     with running(job_of(tmp_path, broker, "first")) as found:
         wait_for(tmp_path, 2500, found)
     assert ids_in(tmp_path) == list(range(2500))
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "job"})
-    committed = consumer.committed([TopicPartition("first", one) for one in range(PARTITIONS)], timeout=30)
-    consumer.close()
-    assert sum(one.offset for one in committed) == 2500
 
 
 def test_records_that_were_deleted_are_no_silent_jump(broker: KafkaBroker, tmp_path: Path) -> None:
@@ -158,21 +154,6 @@ def test_records_that_were_deleted_are_no_silent_jump(broker: KafkaBroker, tmp_p
         job_of(tmp_path, broker, "short").run()
     with pytest.raises(CheckpointMismatch, match="the newest checkpoint is of the topic 'short', and 'first'"):
         job_of(tmp_path, broker, "first").run()
-    assert ids_in(tmp_path) == list(range(30))
-
-
-def test_a_topic_that_was_made_anew_is_no_continuation(broker: KafkaBroker, tmp_path: Path) -> None:
-    """Though it has more records than the one before, so that its offsets would do."""
-    broker.produce("anew", rows(0, 30))
-    with running(job_of(tmp_path, broker, "anew")) as found:
-        wait_for(tmp_path, 30, found)
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    for deleted in admin.delete_topics(["anew"]).values():
-        deleted.result(30)
-    time.sleep(2)
-    broker.produce("anew", rows(100, 400))
-    with pytest.raises(CheckpointMismatch, match="the topic 'anew' was made anew since records were read from it"):
-        job_of(tmp_path, broker, "anew").run()
     assert ids_in(tmp_path) == list(range(30))
 
 

@@ -186,7 +186,6 @@ def test_records_as_they_are() -> None:
         (lambda: pf.KafkaSource("b:1", "t", begin="now"), "KafkaSource: begin='now'"),  # type: ignore[arg-type]
         (lambda: pf.KafkaSource("b:1", "t", value=JsonRows), "makes no rows"),  # type: ignore[arg-type]
         (lambda: pf.KafkaSource("b:1", "t", discover_s=0), "discover_s=0"),
-        (lambda: pf.KafkaSource("b:1", "t", group=""), "group=''"),
         (lambda: pf.KafkaSource("b:1", "t", options={"auto.offset.reset": "latest"}), "'auto.offset.reset' is the"),
         (lambda: pf.KafkaSource("b:1", "t", options={"no.such": 1}).open(None, "j", None), "refuses an option"),
     ],

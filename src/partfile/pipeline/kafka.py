@@ -1,7 +1,6 @@
 """Records of Kafka topics, with their offsets in the job's own checkpoints.
 
-Partitions are assigned, and never given out by a group: which offsets are read is said by the checkpoint alone. Offsets
-of complete checkpoints are committed to the group as well, for tools that show how far it is.
+Partitions are assigned, and never given out by a group: which offsets are read is said by the checkpoint alone.
 
 Source: Flink's ``KafkaSource``, as of 3.2 of its connector; librdkafka's consumer.
 """
@@ -12,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import pyarrow as pa
 
@@ -22,11 +21,9 @@ from partfile.quantities import duration_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
     from datetime import timedelta
 
     from confluent_kafka import Consumer, KafkaError, Message
-    from confluent_kafka.admin import AdminClient
     from pydantic import JsonValue
 
     from partfile.pipeline.dead_letters import DeadLetters
@@ -51,8 +48,6 @@ _REQUEST_TIMEOUT_S = 1.0
 _BYTES_AT_ONCE = 64 << 20
 """Of the values of one batch."""
 _ANEW = "To begin anew with what is there, write elsewhere: pf.FileSink(ANOTHER_PATH, uid=ANOTHER), dead letters too."
-_NO_TOPIC_ID = "A" * 22
-"""Zero, as Kafka writes ids."""
 _DAY_MS = 24 * 60 * 60 * 1000
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999; formats and readers have no later times."""
@@ -102,8 +97,6 @@ class KafkaSource:
     """What makes rows of records."""
     begin: Literal["earliest", "latest"] = "earliest"
     """Where a job without a checkpoint begins; partitions that are made later are read from their first record."""
-    group: str | None = None
-    """Whose offsets show how far the job is; None takes its name. Nothing is read from there."""
     discover_s: float | str | timedelta = 60.0
     """How often new partitions are looked for; seconds, a ``timedelta`` or text such as ``"1m"``."""
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
@@ -124,9 +117,6 @@ class KafkaSource:
             )
         if not duration_s(self.discover_s):
             raise ConfigError(f"KafkaSource: discover_s={self.discover_s!r} is no time", hint="Write discover_s=60.")
-        group: object = self.group
-        if group is not None and (not isinstance(group, str) or not group):
-            raise ConfigError(f"KafkaSource: group={self.group!r} is no text", hint="Write group='orders'.")
         options: object = self.options
         if not isinstance(options, Mapping) or not all(
             isinstance(name, str) and isinstance(value, str | int | float) for name, value in options.items()
@@ -176,14 +166,12 @@ class KafkaReader:
     ) -> None:
         try:
             from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - an extra.
-            from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - likewise.
         except ImportError as error:
             raise ConfigError(
                 "KafkaSource needs the package confluent-kafka", hint="Install it: pip install 'partfile[kafka]'"
             ) from error
         self._source = source
         self._job = job
-        self._topic_id: str | None = None
         self._offsets: dict[int, int] = {}
         self._known_ends: dict[int, int] = {}
         """As the newest checkpoint has them: of no use but to be told."""
@@ -201,7 +189,6 @@ class KafkaReader:
         """By partition, the end that was reached behind those records."""
         self._told: set[str] = set()
         """Names of errors that were logged since the last record."""
-        self._commit: Future[object] | None = None
         connection = {
             # Of each try to connect it would say that it has failed.
             "log_level": _CRITICAL,
@@ -213,7 +200,7 @@ class KafkaReader:
         }
         configuration = {
             **connection,
-            "group.id": source.group or job,
+            "group.id": job,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             # A record that is gone is an error, and never passed over.
@@ -225,7 +212,6 @@ class KafkaReader:
             "error_cb": self._log_once,
         }
         try:
-            self._admin: AdminClient = AdminClient(cast("dict[str, Any]", connection))
             self._consumer: Consumer = Consumer(configuration)
         except (KafkaException, TypeError, ValueError) as error:
             told = error.args[0].str() if isinstance(error, KafkaException) else error
@@ -245,7 +231,6 @@ class KafkaReader:
             return None
         return {
             "topic": self._source.topic,
-            "topic_id": self._topic_id,
             "offsets": {str(one): at for one, at in sorted(self._offsets.items())},
             # For `partfile status`; a restore does not look at them.
             "ends": {str(one): at for one, at in sorted((self._known_ends | dict(self._ends())).items())},
@@ -273,24 +258,24 @@ class KafkaReader:
                 f"{self._source.topic!r} is to be read",
                 hint="Take another uid=NAME for another topic, or the topic that it was taken with.",
             )
-        self._topic_id = cast("str | None", position.get("topic_id"))
         self._offsets = {int(one): cast("int", at) for one, at in offsets.items()}
         self._known_ends = {int(one): at for one, at in cast("dict[str, int]", position.get("ends", {})).items()}
 
     def _assign_new(self) -> None:
         """Begin to read the partitions that are not read yet; raises SourceError where the brokers do not answer."""
-        from confluent_kafka import KafkaException, TopicCollection, TopicPartition  # noqa: PLC0415 - an extra.
+        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415 - an extra.
 
         topic, timeout_s = self._source.topic, _REQUEST_TIMEOUT_S
         try:
-            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic].result()
-            partitions = {partition.id for partition in described.partitions}
-            self._check_topic(_topic_id(described.topic_id), partitions)
+            found = self._consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+            if found.error is not None:
+                raise self._failed(found.error.str())
+            partitions = set(found.partitions)
+            if gone := self._offsets.keys() - partitions:
+                # No partition of a topic ever goes: this broker does not know it yet.
+                raise self._failed(f"no broker tells of partition {min(gone)}")
             first: dict[int, int] = {}
             new = sorted(partitions - self._assigned)
-            if new:
-                # A consumer asks for offsets of partitions alone that its own metadata has.
-                self._consumer.list_topics(topic, timeout=timeout_s)
             for number in new:
                 low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout_s)
                 first[number] = self._first_offset(number, low, high)
@@ -298,21 +283,9 @@ class KafkaReader:
                 self._consumer.incremental_assign([TopicPartition(topic, *one) for one in first.items()])
         except KafkaException as error:
             raise self._failed(error.args[0].str()) from error
-        self._topic_id = _topic_id(described.topic_id) or self._topic_id
         self._assigned |= first.keys()
         self._offsets.update(first)
         self._is_fresh = False
-
-    def _check_topic(self, topic_id: str | None, partitions: set[int]) -> None:
-        """Refuse a topic that has the name of the one that was read, and is another."""
-        if topic_id is not None and self._topic_id not in {None, topic_id}:
-            raise CheckpointMismatch(
-                f"{self._job}: the topic {self._source.topic!r} was made anew since records were read from it",
-                hint=_ANEW,
-            )
-        if gone := self._offsets.keys() - partitions:
-            # No partition of a topic ever goes: this broker does not know it yet.
-            raise self._failed(f"no broker tells of partition {min(gone)}")
 
     def _first_offset(self, number: int, low: int, high: int) -> int:
         """Where a partition is read from: where the checkpoint says, if its record is still there or to come."""
@@ -326,7 +299,7 @@ class KafkaReader:
         what = (
             f"its first record has the offset {low}: the records in between were deleted before they were read"
             if at < low
-            else f"its next record has the offset {high}: it has lost records, or was read with another isolation.level"
+            else f"its next record has the offset {high}: the topic was made anew, or has lost records"
         )
         raise CheckpointMismatch(
             f"{self._job}: partition {number} of {self._source.topic!r} is to be read from the offset {at}, and {what}",
@@ -459,27 +432,11 @@ class KafkaReader:
         return {str(one): max(0, end - self._offsets[one]) for one, end in self._ends()}
 
     def confirm(self, position: JsonValue) -> None:  # noqa: ARG002 - it is that of this reader.
-        """Commit the offsets of a complete checkpoint to the group. A failure is logged: nothing depends on it."""
+        """Forget the dead letters that the rows' checkpoint covers."""
         if self._dead_letters is not None and self._dead_letters.is_ahead:
             # Compaction may have deleted them meanwhile, so that they are not read again.
             for number, at in self._offsets.items():
                 self._dead_letters.forget_before(str(number), at)
-        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - an extra.
-
-        if not self._offsets or (self._commit is not None and not self._commit.done()):
-            # The brokers do not answer; the next checkpoint tells them.
-            return
-        # Not by the consumer: it would wait at its end for brokers that have gone.
-        offsets = [TopicPartition(self._source.topic, *one) for one in self._offsets.items()]
-        group = ConsumerGroupTopicPartitions(self._source.group or self._job, offsets)
-        (self._commit,) = self._admin.alter_consumer_group_offsets([group], request_timeout=_TIMEOUT_S).values()
-        self._commit.add_done_callback(self._log_commit)
-
-    def _log_commit(self, done: Future[object]) -> None:
-        error = done.exception()
-        if error is not None and "commit" not in self._told:
-            self._told.add("commit")
-            logger.warning("%s: the group was not told how far the job is: %s", self._job, error)
 
     def close(self) -> None:
         """Leave the brokers."""
@@ -499,8 +456,3 @@ def _last_offsets(records: list[Message]) -> dict[int, int]:
 
     pairs = zip(map(Message.partition, records), map(Message.offset, records), strict=True)
     return cast("dict[int, int]", dict(pairs))
-
-
-def _topic_id(told: object) -> str | None:
-    """The id of a topic; None of brokers that give none."""
-    return None if str(told) == _NO_TOPIC_ID else str(told)
